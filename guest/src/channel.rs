@@ -197,7 +197,8 @@ fn receive(io: Io) -> Vec<u8> {
     };
     let mut length = [0; 4];
     read(&mut length);
-    let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
+    // Not zeros, which the allocator would leave to the first touch: what KVM has read of a string is lost where the page to write it to is not mapped.
+    let mut bytes = vec![0xff; u32::from_le_bytes(length) as usize];
     read(&mut bytes);
     bytes
 }

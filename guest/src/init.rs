@@ -18,6 +18,8 @@ pub(crate) enum InitRole {
     Host(Host),
     /// The agent of a benchmark's VM, and the channel of its jobs.
     Agent(Channel),
+    /// A guest that runs a program whose accesses are recorded, and the channel of its orders.
+    Process(Channel),
     /// A host that forwards jobs to such an agent.
     Relay(Relay),
     /// A host that starts QEMU and sends traffic to its VM.
@@ -72,7 +74,7 @@ pub(crate) fn start() -> Result<InitRole> {
         "driver" => return Ok(InitRole::Driver(own_address(&words)?)),
         _ => {}
     }
-    let channel = match role == "guest" || words.contains(&"vmtax.port") {
+    let channel = match matches!(role, "guest" | "process") || words.contains(&"vmtax.port") {
         true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
         true => Channel::Port(Io::Strings),
         false => Channel::Mailbox(BlockMailbox::open(&words)?),
@@ -81,8 +83,10 @@ pub(crate) fn start() -> Result<InitRole> {
         channel.misused(&problem);
         return Err(problem);
     }
-    if role == "agent" {
-        return Ok(InitRole::Agent(channel));
+    match role {
+        "agent" => return Ok(InitRole::Agent(channel)),
+        "process" => return Ok(InitRole::Process(channel)),
+        _ => {}
     }
     if let Channel::Mailbox(_) = channel {
         trace::mount()?;

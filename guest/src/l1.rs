@@ -223,6 +223,10 @@ fn kind_of(operation: &Operation) -> (bool, bool) {
     (operation.step.is_some(), operation.step == Some(LifeStep::BootLinux))
 }
 
+/// What is wrong with an order for a guest that was not booted.
+pub(crate) const NO_L1: &str =
+    "an operation in L2 was ordered, and this host was booted without L1";
+
 /// All operations once, each at its level, in order: those of L1 here, those of L2 by the guest that has them. Gives the tracer back.
 pub(crate) fn by_level(
     order: &Order,
@@ -241,9 +245,7 @@ pub(crate) fn by_level(
             outcomes.extend(here(run, &tracer, record));
             continue;
         }
-        let guest = guest
-            .as_ref()
-            .ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
+        let guest = guest.as_ref().ok_or(NO_L1)?;
         let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
         let (report, back) = guest(&inner, tracer)?;
         tracer = back;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
+//! | `vmtax.role=process` | a Linux guest that runs a program whose accesses are recorded: orders come through the port |
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
 //! | `vmtax.role=network` | an emulated host that starts QEMU |
 //! | `vmtax.role=server` | a VM of that QEMU: no orders, it serves traffic |
@@ -61,6 +62,7 @@ mod observer;
 mod options;
 mod ports;
 mod pressure;
+mod process;
 mod relay;
 mod serve;
 mod server;
@@ -82,6 +84,7 @@ fn main() {
     let verdict = match init::start().and_then(|start| match start {
         init::InitRole::Host(start) => serve::run(start),
         init::InitRole::Agent(channel) => agent::serve(&channel),
+        init::InitRole::Process(channel) => process::serve(&channel),
         init::InitRole::Relay(relay) => relay.run(),
         init::InitRole::Network { channel, buffer_kib } => {
             traffic_host::serve(&channel, buffer_kib)

@@ -20,11 +20,29 @@ pub struct Order {
     pub functions: bool,
     /// A program that runs as a guest, in place of operations.
     pub program: Option<Program>,
-    /// The program of operations that are [`Paging::program`].
-    pub simulated: Option<UserProgram>,
+    /// The program of operations that are [`Paging::program`] or [`LinuxWork::Process`].
+    pub simulated: Option<RecordedProgram>,
 }
 
-/// A static program of Linux, ready to start.
+/// A static program of Linux whose accesses are recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecordedProgram {
+    /// In a bare guest.
+    Bare(UserProgram),
+    /// In a Linux guest.
+    Process(UserProcess),
+}
+
+/// It for a kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserProcess {
+    /// An ELF file.
+    pub file: Vec<u8>,
+    /// Its name and its arguments.
+    pub words: Vec<String>,
+}
+
+/// It for no kernel, ready to start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserProgram {
     /// What its memory holds at the start, from [`crate::layout::PROGRAM`] on: addresses and bytes. All else is 0.
@@ -279,6 +297,8 @@ pub enum LinuxWork {
     Workload(u32),
     /// So many accesses to a disk or a network card.
     Device(u32),
+    /// The order's [`UserProcess`], in a guest of its own whose memory is [`Operation::paging`]; on x86.
+    Process,
 }
 
 /// What the names of operations begin with that a Linux guest carries out.

@@ -1,6 +1,9 @@
 //! Takes an order, has it carried out, and hands back the report.
 
-use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Program, Report, encode};
+use vmtax_guest::order::{
+    FollowingFile, LinuxWork, Operation, Order, OrderOutcome, Program, RecordedProgram, Report,
+    encode,
+};
 
 use crate::channel::{Attachment, Channel};
 use crate::init::Host;
@@ -152,13 +155,50 @@ fn all(
     tracer: Tracer,
     shared: &mut SharedVm,
 ) -> Result<(Vec<OrderOutcome>, Tracer)> {
+    let program = shared.program.clone();
     let here = |run: &[Operation], tracer: &Tracer, record| some(run, tracer, record, shared);
-    l1::by_level(
-        order,
-        tracer,
-        here,
-        guest.map(|guest| move |inner: &Order, tracer| guest.execute(inner, tracer)),
-    )
+    let there = |inner: &Order, tracer| match guest {
+        _ if inner.operations.iter().all(is_process) => processes(inner, program.as_ref(), tracer),
+        Some(guest) => guest.execute(inner, tracer),
+        None => Err(l1::NO_L1.to_owned()),
+    };
+    l1::by_level(order, tracer, here, Some(there))
+}
+
+fn is_process(operation: &Operation) -> bool {
+    matches!(operation.linux, Some(LinuxWork::Process))
+}
+
+/// Operations that are processes, each in a Linux guest of its own.
+fn processes(
+    order: &Order,
+    program: Option<&RecordedProgram>,
+    mut tracer: Tracer,
+) -> Result<(Report, Tracer)> {
+    let mut report = Report::default();
+    for operation in &order.operations {
+        let Some(paging) = operation.paging else { return Err("a process has no memory".into()) };
+        let backing = HostBacking::of_process(paging.backing);
+        let backing = backing.ok_or("a Linux guest does not have this memory")?;
+        if let Some(missing) = backing.missing()? {
+            let (number, missing) = (operation.number, Some(missing));
+            report.outcomes.push(OrderOutcome { number, missing, ..OrderOutcome::default() });
+            continue;
+        }
+        let inner = Order {
+            operations: vec![operation.clone()],
+            trace: order.trace,
+            simulated: program.cloned(),
+            ..Order::default()
+        };
+        let guest = Linux::boot((paging.bytes as usize >> 20, backing), 1, None)?;
+        let (found, back) = guest.execute(&inner, tracer)?;
+        guest.end();
+        tracer = back;
+        found.check(std::iter::once(operation.number))?;
+        report.outcomes.extend(found.outcomes);
+    }
+    Ok((report, tracer))
 }
 
 /// Operations that are all steps of lives, or none of them is.

@@ -144,6 +144,8 @@ pub struct Paging {
     pub processors: BTreeMap<String, Simulated>,
     /// By instruction: its offset in the code. Texts are hostile.
     pub instructions: BTreeMap<u64, InstructionPaging>,
+    /// What the guest's kernel accessed meanwhile, if it has one. It has no instructions of its own, and its branches are not counted.
+    pub kernel: Option<Box<Paging>>,
 }
 
 /// What an instruction accessed.
@@ -184,10 +186,13 @@ impl Paging {
     /// From the samples of one workload.
     fn of(figures: &BTreeMap<&str, f64>) -> Option<Paging> {
         let mut found = Paging::default();
+        let mut of_kernel = BTreeMap::new();
         let is_count = |value: f64| (0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0;
         for (metric, value) in figures.iter().filter(|(_, value)| is_count(**value)) {
             let count = *value as u64;
-            if *metric == Sample::PAGING_ACCESSES {
+            if let Some(metric) = metric.strip_prefix(Sample::PAGING_KERNEL) {
+                of_kernel.insert(metric, *value);
+            } else if *metric == Sample::PAGING_ACCESSES {
                 found.accesses = count;
             } else if let Some(at) = Sample::PAGING_EXECUTED.iter().position(|one| one == metric) {
                 found.executed[at] = count;
@@ -198,6 +203,11 @@ impl Paging {
             } else {
                 put(&mut found.processors, metric, count);
             }
+        }
+        // Nested no deeper, whatever a run says.
+        of_kernel.retain(|metric, _| !metric.starts_with(Sample::PAGING_KERNEL));
+        if !of_kernel.is_empty() {
+            found.kernel = Paging::of(&of_kernel).map(Box::new);
         }
         (found.accesses > 0).then_some(found)
     }

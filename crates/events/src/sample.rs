@@ -80,6 +80,8 @@ impl Sample {
     /// What metrics begin with that are of one instruction of the batch: its offset in the payload and its text follow, a semicolon, and the metric, as in
     /// `paging-at +0x9d mulss xmm0,dword ptr [rdi]; paging-walks zen4`. Those that are 0 are left out.
     pub const PAGING_AT: &'static str = "paging-at ";
+    /// What metrics begin with that are of the guest's kernel: one of those above follows. Those without are of a program.
+    pub const PAGING_KERNEL: &'static str = "paging-in-kernel ";
     /// Metric: operations of the batch that a call tree ([`crate::CallRow`]) is of; unit `count`. The next four are of that batch too.
     pub const PROFILED: &'static str = "profile-operations";
     /// Metric: instructions that began between the two readings of the clock; unit `instructions`.

@@ -254,7 +254,8 @@ impl HostSetup {
         }
         let recorded = match (self.profile, is_simulated) {
             (false, false) => None,
-            (_, is_simulated) => Some(if is_simulated { What::Accesses } else { What::Code }),
+            (_, true) => Some(What::Accesses { of_processes: linux == Some(PROCESSES) }),
+            (true, false) => Some(What::Code),
         };
         let booting = Booting {
             spec: &spec,
@@ -348,6 +349,8 @@ pub(crate) fn later(lost: usize) -> Option<String> {
 
 /// As below, of a guest that has a disk and a network card besides.
 const WITH_DEVICES: &str = "vmtax.working vmtax.devices";
+/// Of a guest for each program whose accesses are recorded.
+const PROCESSES: &str = "vmtax.processes";
 /// Modules of the devices' drivers in the guest, and of their other end.
 const DRIVERS: [&str; 2] = ["virtio_net", "tun"];
 
@@ -357,6 +360,7 @@ fn linux_word(order: &Order) -> Option<&'static str> {
         LinuxWork::Perf(_) => "vmtax.counting",
         LinuxWork::Workload(_) => "vmtax.working",
         LinuxWork::Device(_) => WITH_DEVICES,
+        LinuxWork::Process => PROCESSES,
     });
     // They are of one kind, as a guest has one.
     words.max()
@@ -386,8 +390,8 @@ struct Programs {
     /// The first one.
     init: &'static [u8],
     modules: Vec<(String, Vec<u8>)>,
-    /// L1 has another kernel, which does not take these modules.
-    has_own_kernel: bool,
+    /// L1 has another kernel, which does not take these modules, or no KVM.
+    lacks_modules: bool,
     /// The observer's.
     files: FilesByPath,
     /// Of L1, if there is one.
@@ -421,14 +425,16 @@ impl Programs {
         };
         let own = setup.options.iter().filter(is_of_all);
         // It stands still while its host's steps wait, more than a minute, which Linux 7.3 takes for a processor that is stuck.
+        let is_of_processes = linux == Some(PROCESSES);
         let role = match (boots, waits) {
+            _ if is_of_processes => "vmtax.role=process",
             // What it writes to the serial port would be most of its exits.
             (true, _) => "vmtax.role=boot loglevel=1",
             (false, true) => "vmtax.role=guest nosoftlockup",
             (false, false) => "vmtax.role=guest",
         };
         // An idle Linux without a tick advances its clock in an interrupt before it ends that, which QEMU's TCG may deliver twice: it would wait for its clock's lock.
-        let keeps_tick = setup.host == HostKind::Amd && setup.nested;
+        let keeps_tick = setup.host == HostKind::Amd && (setup.nested || is_of_processes);
         let role = if keeps_tick { format!("{role} nohz=off") } else { role.to_owned() };
         let role = own.fold(role, |line, option| format!("{line} {option}"));
         let own = linux.into_iter().chain(linux.and(setup.protected.then_some(PROTECTED)));
@@ -442,14 +448,14 @@ impl Programs {
         }
         let inner_command_line = (setup.nested || boots || linux.is_some())
             .then(|| waiting(setup.host.inner_command_line(&role), waits));
-        let has_own_kernel = setup.guest_kernel.is_some();
-        Ok(Programs { init, modules, has_own_kernel, files, inner_command_line })
+        let lacks_modules = setup.guest_kernel.is_some() || is_of_processes;
+        Ok(Programs { init, modules, lacks_modules, files, inner_command_line })
     }
 
     /// The initramfs of these files, with this kernel for L1.
     fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
         let mut entries = base_of(self.init, &self.modules);
-        let inner = match self.has_own_kernel {
+        let inner = match self.lacks_modules {
             true => {
                 let mut entries = base_of(self.init, &[]);
                 // Without a console this is what a program has for its first three files.
@@ -485,8 +491,8 @@ pub(crate) const MARKS: Marks = Marks {
 pub(crate) enum What {
     /// Instructions, for call trees.
     Code,
-    /// Accesses of payloads to memory.
-    Accesses,
+    /// Accesses to memory, of guests or of processes in them.
+    Accesses { of_processes: bool },
 }
 
 /// A host to boot or restore.
@@ -602,10 +608,9 @@ impl Booting<'_> {
     fn recorder(&self, what: What) -> Result<(MachineRecorder, File), Error> {
         let (recorder, record) = MachineRecorder::new(MARKS)
             .map_err(Error::io(Path::new("the record"), "make a pipe"))?;
-        let code = layout::CODE..layout::PROGRAM_END;
         let recorder = match what {
             What::Code => recorder,
-            What::Accesses => recorder.of_accesses(code),
+            What::Accesses { of_processes } => recorder.of_accesses(of_processes),
         };
         let recorder = match self.architecture() {
             Architecture::Amd64 => recorder,

@@ -19,7 +19,7 @@
 //!
 //! Variants: with call trees, `profile` parses the record that a library in the emulator writes (`tcg`, `bochs`) and tracks levels, threads and
 //! calls (`flow`); each batch must equal the guest's clock exactly, or the operation has no tree. Suite `memory` compares KVM's counters with
-//! the recording (`check`). Suite `paging` has the accesses of payloads recorded in the emulator, and simulates processors that make them ([`paging`]). [`program`] loads a multiboot image. [`network`] packs this computer's QEMU into the host, with taps and
+//! the recording (`check`). Suite `paging` has the accesses of guests recorded in the emulator, and simulates processors that make them ([`paging`]). [`program`] loads a multiboot image. [`network`] packs this computer's QEMU into the host, with taps and
 //! servers; each traffic with each VM is a VM of the run.
 //!
 //! Left out: emulators (`vmtax-machine`), what the exits mean (`vmtax-analyse`), storing and printing.

@@ -5,8 +5,8 @@
 //!                                          └──> its address == the emulator's, or the operation fails
 //!  processors/*.toml ──processor──> sizes, latencies, each with its source
 //! ```
-//! The recorder (`crates/machine/recorders/qemu/memory.rs`) writes each access of one batch with the real tables of the guest and of KVM. Every
-//! access is translated by these tables, and must have the address that the emulator accessed.
+//! The recorder (`crates/machine/recorders/qemu/memory.rs`) writes each access of one batch, the entries of the real tables of the guest and of KVM that translate
+//! it, and what drops translations. Every access is translated by these tables, and must have the address that the emulator accessed.
 //!
 //! Left out: instruction fetches, accesses of the host between those of the guest, prefetchers, speculation, and whatever overlaps: cycles are sums of
 //! latencies, which are the time of loads that depend on each other and of nothing else.
@@ -32,8 +32,8 @@ pub(crate) use accessed::Outcome;
 pub use accessed::{InstructionPaging, Paging};
 pub use layout::{FrameLayout, Frames};
 pub use processor::Processor;
-pub use program::SimulatedProgram;
 pub(crate) use program::{BYTES, RecordedCode};
+pub use program::{ProgramGuest, SimulatedProgram};
 
 /// What a run loads from files with these contents: a program within the memory of programs, each frame of a layout once, or a sentence.
 ///

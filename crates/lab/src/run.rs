@@ -8,7 +8,7 @@ use crate::exceptions::ExceptionReading;
 use crate::host::{self, HostKind, HostSetup, Ready};
 use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
-use crate::paging::{self, Frames, RecordedCode};
+use crate::paging::{self, Frames, Paging, RecordedCode};
 use crate::profile::{
     BatchClock, Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord,
 };
@@ -58,7 +58,7 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
         probes,
         observer: setup.observer.clone(),
         program: None,
-        simulated: program.map(|one| one.program.clone()),
+        simulated: program.map(|one| one.ordered.clone()),
     };
     let Ready { mut machine, mut conversation, mut start, recorded, exceptions } =
         setup.start(&order, progress)?;
@@ -292,11 +292,15 @@ fn measured(
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
         });
         let paging = paging.map(|recorded| recorded.of(operation.number)).transpose();
-        let code = match task.definition.program() {
-            Some(program) => RecordedCode::Program(program),
+        let code = |start| match task.definition.program() {
+            Some(program) => RecordedCode::of_program(program, start),
             None => RecordedCode::Payload(&operation.code),
         };
-        let paging = paging.map(|found| found.map(|found| found.with_texts(code)));
+        let with_texts = |found: Paging| {
+            let code = code(found.start);
+            found.with_texts(code)
+        };
+        let paging = paging.map(|found| found.map(with_texts));
         let (paging, differs) = match paging {
             Ok(paging) => (paging, None),
             Err(problem) => (None, Some(problem)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use vmtax_analyse::operations::{InstructionPaging, Paging, Ratio};
 use vmtax_analyse::{OperationRow, Operations};
-use vmtax_events::{Recording, Simulated};
+use vmtax_events::{Recording, Sample, Simulated};
 
 use crate::names;
 use crate::numbers::significant;
@@ -18,7 +18,7 @@ pub(crate) const TITLE: &str =
 pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated guest and its real page tables, through a model of TLBs, \
                                page walker and caches (docs/lab-memory.md). instr, branches, accesses: counted, of the operation's own code. L1D: misses of the \
                                first data cache. misses, walks: of each operation, in the first TLB, in both. \
-                               refs: entries of page tables read in a walk; L1 to mem: where. cyc/walk: their latencies. cycles: latencies of \
+                               +kernel: what the kernel of a Linux guest did for the program. refs: entries of page tables read in a walk; L1 to mem: where. cyc/walk: their latencies. cycles: latencies of \
                                all accesses, as if each waited for the one before.";
 
 /// The heading of the table by instruction.
@@ -33,9 +33,26 @@ type Simulation<'a> = (&'a OperationRow, &'a Paging, &'a str, &'a Simulated);
 
 fn simulations(operations: &Operations) -> impl Iterator<Item = Simulation<'_>> {
     let with = operations.rows.iter().filter_map(|row| Some((row, row.paging.as_ref()?)));
-    with.flat_map(|(row, paging)| {
-        paging.processors.iter().map(move |(name, counts)| (row, paging, name.as_str(), counts))
-    })
+    with.flat_map(|(row, paging)| of_processors(row, paging))
+}
+
+fn of_processors<'a>(
+    row: &'a OperationRow,
+    paging: &'a Paging,
+) -> impl Iterator<Item = Simulation<'a>> {
+    paging.processors.iter().map(move |(name, counts)| (row, paging, name.as_str(), counts))
+}
+
+/// Each of an operation, and then those of its guest's kernel.
+fn with_kernels(operations: &Operations) -> Vec<(Simulation<'_>, bool)> {
+    let mut all = Vec::new();
+    for row in &operations.rows {
+        let Some(paging) = &row.paging else { continue };
+        all.extend(of_processors(row, paging).map(|one| (one, false)));
+        let kernel = paging.kernel.iter().flat_map(|kernel| of_processors(row, kernel));
+        all.extend(kernel.map(|one| (one, true)));
+    }
+    all
 }
 
 /// The sizes that map most pages, and others: `4K on 2M`.
@@ -65,49 +82,53 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
     let number = |title: &'static str| Column::number("", title).only(PEOPLE);
     let minor = |title, rank| Column::minor("", title, rank).only(PEOPLE);
     let place = |title, rank, place: usize| {
-        (minor(title, rank), move |(.., counts): &Simulation<'_>| share(counts, place))
+        (minor(title, rank), move |((.., counts), _): &(Simulation<'_>, bool)| share(counts, place))
     };
-    let mut table = Table::of(simulations(operations))
-        .column(Column::words("", "operation").only(PEOPLE), |(row, ..)| {
-            Cell::Name(row.name.clone())
+    let mut table = Table::of(with_kernels(operations))
+        .column(Column::words("", "operation").only(PEOPLE), |((row, ..), of_kernel)| {
+            Cell::Name(format!("{}{}", row.name, if *of_kernel { " +kernel" } else { "" }))
         })
-        .column(Column::words("", "on").only(PEOPLE), |(_, _, name, _)| {
+        .column(Column::words("", "on").only(PEOPLE), |((_, _, name, _), _)| {
             Cell::Name((*name).to_owned())
         })
-        .column(Column::words("", "pages").only(PEOPLE), |(_, paging, ..)| {
+        .column(Column::words("", "pages").only(PEOPLE), |((_, paging, ..), _)| {
             Cell::Name(pages(paging))
         })
         .column(
             minor("instr", 4).help("instructions of the operation's own code"),
-            |(row, paging, ..)| each(row, paging.executed[0]),
+            |((row, paging, ..), _)| each(row, paging.executed[0]),
         )
-        .column(minor("branches", 4), |(row, paging, ..)| each(row, paging.executed[1]))
-        .column(minor("accesses", 4), |(row, paging, ..)| each(row, paging.accesses))
-        .column(minor("L1D", 3).help("misses of the first data cache"), |(row, .., counts)| {
+        .column(minor("branches", 4), |((row, paging, ..), of_kernel)| {
+            if *of_kernel { Cell::Empty } else { each(row, paging.executed[1]) }
+        })
+        .column(minor("accesses", 4), |((row, paging, ..), _)| each(row, paging.accesses))
+        .column(minor("L1D", 3).help("misses of the first data cache"), |((row, .., counts), _)| {
             per_operation(row, counts.data_misses)
         })
-        .column(number("misses").help("of the first TLB, of one operation"), |(row, .., counts)| {
-            per_operation(row, counts.l1_misses)
-        })
+        .column(
+            number("misses").help("of the first TLB, of one operation"),
+            |((row, .., counts), _)| per_operation(row, counts.l1_misses),
+        )
         .column(
             number("walks").help("misses of both TLBs, of one operation").strong(),
-            |(row, .., counts)| per_operation(row, counts.walks),
+            |((row, .., counts), _)| per_operation(row, counts.walks),
         )
-        .column(number("refs").help("entries of page tables read in a walk"), |(.., counts)| {
-            of_walk(counts.all_references(), counts)
-        });
+        .column(
+            number("refs").help("entries of page tables read in a walk"),
+            |((.., counts), _)| of_walk(counts.all_references(), counts),
+        );
     for (column, cell) in
         [place("L1", 3, 0), place("L2", 2, 1), place("L3", 2, 2), place("mem", 2, 3)]
     {
         table = table.column(column, cell);
     }
     let table = table
-        .column(number("cyc/walk").help("latencies of these entries"), |(.., counts)| {
+        .column(number("cyc/walk").help("latencies of these entries"), |((.., counts), _)| {
             of_walk(counts.walk_cycles, counts)
         })
         .column(
             number("cycles").help("latencies of all accesses of an operation"),
-            |(row, .., counts)| {
+            |((row, .., counts), _)| {
                 timed(counts, Cell::Number(counts.cycles as f64 / row.count.max(1) as f64))
             },
         )
@@ -215,31 +236,27 @@ pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLi
             ("count", Cell::Count(count)),
         ]
     };
-    let of = |(row, _, name, counts): Simulation<'_>| {
-        let one = |(metric, _, count)| line(row, format!("{metric} {name}"), count);
+    let of = |((row, _, name, counts), of_kernel): (Simulation<'_>, bool)| {
+        let whose = if of_kernel { Sample::PAGING_KERNEL } else { "" };
+        let one = |(metric, _, count)| line(row, format!("{whose}{metric} {name}"), count);
         counts.known_figures().map(one).collect::<Vec<_>>()
     };
     let walks = |((row, _, name, _), (offset, one), counts): InstructionRow<'_>| {
         let what = format!("paging-walks {name} +{offset:#x} {}", one.text);
         line(row, what, counts.walks)
     };
-    simulations(operations).flat_map(of).chain(instructions(operations).map(walks)).collect()
+    let all = with_kernels(operations).into_iter().flat_map(of);
+    all.chain(instructions(operations).map(walks)).collect()
 }
 
 /// For JSON: the object of an operation.
 pub(crate) fn object(row: &OperationRow, paging: &Paging) -> Cell {
-    let pages = paging.pages.iter().map(|(sizes, pages)| {
-        Cell::Object(vec![("sizes", Cell::Name(sizes.clone())), ("pages_4k", Cell::Count(*pages))])
-    });
-    let processors = |of: &BTreeMap<String, Simulated>| {
-        Cell::List(of.iter().map(|(name, counts)| processor(row, name, counts)).collect())
-    };
     let instructions = paging.instructions.iter().map(|(offset, one)| {
         Cell::Object(vec![
             ("offset", Cell::Count(*offset)),
             ("text", Cell::Name(one.text.clone())),
             ("accesses", Cell::Count(one.accesses)),
-            ("processors", processors(&one.processors)),
+            ("processors", processors(row, &one.processors)),
         ])
     });
     Cell::Object(vec![
@@ -247,10 +264,32 @@ pub(crate) fn object(row: &OperationRow, paging: &Paging) -> Cell {
         ("accesses", Cell::Count(paging.accesses)),
         ("instructions_executed", Cell::Count(paging.executed[0])),
         ("branches", Cell::Count(paging.executed[1])),
-        ("pages", Cell::List(pages.collect())),
-        ("processors", processors(&paging.processors)),
+        ("pages", Cell::List(pages_by_size(paging))),
+        ("processors", processors(row, &paging.processors)),
         ("instructions", Cell::List(instructions.collect())),
+        ("kernel", Cell::of(paging.kernel.as_deref(), |kernel| of_kernel(row, kernel))),
     ])
+}
+
+/// What the guest's kernel did for the program.
+fn of_kernel(row: &OperationRow, kernel: &Paging) -> Cell {
+    Cell::Object(vec![
+        ("accesses", Cell::Count(kernel.accesses)),
+        ("instructions_executed", Cell::Count(kernel.executed[0])),
+        ("pages", Cell::List(pages_by_size(kernel))),
+        ("processors", processors(row, &kernel.processors)),
+    ])
+}
+
+fn pages_by_size(paging: &Paging) -> Vec<Cell> {
+    let object = |(sizes, pages): (&String, &u64)| {
+        Cell::Object(vec![("sizes", Cell::Name(sizes.clone())), ("pages_4k", Cell::Count(*pages))])
+    };
+    paging.pages.iter().map(object).collect()
+}
+
+fn processors(row: &OperationRow, of: &BTreeMap<String, Simulated>) -> Cell {
+    Cell::List(of.iter().map(|(name, counts)| processor(row, name, counts)).collect())
 }
 
 fn processor(row: &OperationRow, name: &str, counts: &Simulated) -> Cell {

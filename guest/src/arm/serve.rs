@@ -333,6 +333,7 @@ fn measure(
     if let Some(work) = operation.linux {
         let done = match work {
             LinuxWork::Perf(perf) => perf::execute(operation, perf, &plan),
+            LinuxWork::Process => Err("processes are recorded on x86".to_owned()),
             LinuxWork::Workload(rounds) => workload::execute(operation, rounds, &plan),
             LinuxWork::Device(rounds) => match io::execute(operation, rounds, &plan) {
                 Ok(Ok(cycles)) => Ok((cycles, Vec::new())),

@@ -15,8 +15,9 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use kvm_ioctls::Kvm;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vmtax_guest::order::Backing;
 
-use super::hugetlb::HUGE;
+use super::hugetlb::{HUGE, HUGETLB, huge_memfd, reserve};
 use super::touched::{
     MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PROTECTED, guest_memfd, has_guest_memfd,
     has_protected,
@@ -39,11 +40,53 @@ pub(crate) enum HostBacking {
     Thp,
     /// A guest_memfd that is mapped here, too.
     GuestMemfd,
+    /// A memfd of huge pages.
+    Hugetlb,
     /// Private memory of a software-protected VM for data of programs, and anonymous memory as [`Backing::Thp`] for the kernel.
     Private,
 }
 
+/// A guest's memory.
+pub(crate) struct AttachedMemory {
+    /// As this program writes to it.
+    pub(super) region: GuestMemoryMmap,
+    mapping: *mut u8,
+    mapped: usize,
+    /// Pages that hugetlb had before.
+    reserved: Option<String>,
+}
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for AttachedMemory {}
+
+impl AttachedMemory {
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// The VM has ended, and nothing uses the region.
+    pub(super) unsafe fn release(self) {
+        drop(self.region);
+        // SAFETY: guaranteed by the caller.
+        unsafe { libc::munmap(self.mapping.cast(), self.mapped) };
+        if let Some(reserved) = self.reserved {
+            // Pages that stay reserved are lost to the host, which ends soon.
+            let _ = std::fs::write(HUGETLB, reserved);
+        }
+    }
+}
+
 impl HostBacking {
+    /// That of a process whose accesses are recorded.
+    pub(crate) fn of_process(backing: Backing) -> Option<HostBacking> {
+        match backing {
+            Backing::Small => Some(HostBacking::Anonymous),
+            Backing::Thp => Some(HostBacking::Thp),
+            Backing::Hugetlb => Some(HostBacking::Hugetlb),
+            Backing::GuestMemfd => Some(HostBacking::GuestMemfd),
+            _ => None,
+        }
+    }
+
     /// `vmtax.backing=` of the command line.
     pub(crate) fn of_word(word: &str) -> Option<HostBacking> {
         match word {
@@ -75,31 +118,54 @@ impl HostBacking {
         if self == HostBacking::Private { bytes / 2 } else { bytes }
     }
 
-    /// Gives the VM so many bytes from address 0 on. They stay mapped for as long as this program runs.
-    pub(super) fn attach(self, vm: &BareVm, bytes: usize) -> Result<GuestMemoryMmap> {
+    /// Gives the VM so many bytes from address 0 on. They stay mapped until they are [released](AttachedMemory::release).
+    pub(super) fn attach(self, vm: &BareVm, bytes: usize) -> Result<AttachedMemory> {
+        let whole = |host: *mut u8, reserved| {
+            Ok(AttachedMemory {
+                region: region(host, bytes)?,
+                mapping: host,
+                mapped: bytes,
+                reserved,
+            })
+        };
         if self == HostBacking::GuestMemfd {
             let file = guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)
                 .map_err(|problem| format!("{problem}; {NO_GUEST_MEMFD}"))?;
             let host = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?.cast();
-            // SAFETY: mapped just now, and never unmapped. The mapping keeps the file.
+            // SAFETY: mapped just now, and unmapped when the VM has ended. The mapping keeps the file.
             unsafe { vm.memory_of(&file, 0, host, bytes)? };
-            return region(host, bytes);
+            return whole(host, None);
+        }
+        if self == HostBacking::Hugetlb {
+            let reserved = reserve(bytes)?;
+            let host = map(bytes, libc::MAP_SHARED, huge_memfd(bytes)?.as_raw_fd())?.cast();
+            // SAFETY: as above.
+            unsafe { vm.memory(0, host, bytes)? };
+            return whole(host, Some(reserved));
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let first = map(bytes + HUGE, flags, -1)?.cast::<u8>();
         let host = first.wrapping_add(first.align_offset(HUGE));
+        let attached = || {
+            Ok(AttachedMemory {
+                region: region(host, bytes)?,
+                mapping: first,
+                mapped: bytes + HUGE,
+                reserved: None,
+            })
+        };
         if self != HostBacking::Anonymous {
             // SAFETY: within the mapping. Where there are no huge pages the guest has small ones.
             unsafe { libc::madvise(host.cast(), bytes, libc::MADV_HUGEPAGE) };
         }
         if self != HostBacking::Private {
-            // SAFETY: mapped just now, and never unmapped.
+            // SAFETY: mapped just now, and unmapped when the VM has ended.
             unsafe { vm.memory(0, host, bytes)? };
-            return region(host, bytes);
+            return attached();
         }
         let (from, end) = private_part(bytes)?;
         let file = guest_memfd(vm, (end - from) as u64, 0)?;
-        // SAFETY: three parts of what was mapped just now, and never unmapped.
+        // SAFETY: three parts of what was mapped just now, and unmapped when the VM has ended.
         unsafe {
             vm.memory(0, host, from)?;
             vm.memory_of(&file, from as u64, host.wrapping_add(from), end - from)?;
@@ -108,7 +174,7 @@ impl HostBacking {
         // A VM's memory does not keep its guest_memfd: without this descriptor the pages are gone.
         let _ = file.into_raw_fd();
         vm.make_private(from as u64, (end - from) as u64)?;
-        region(host, bytes)
+        attached()
     }
 }
 
@@ -125,7 +191,7 @@ fn private_part(bytes: usize) -> Result<(usize, usize)> {
 /// The memory as this program writes to it.
 fn region(host: *mut u8, bytes: usize) -> Result<GuestMemoryMmap> {
     let problem = |error: &dyn std::fmt::Display| format!("L1's memory: {error}");
-    // SAFETY: so many bytes are mapped there, and are never unmapped.
+    // SAFETY: so many bytes are mapped there, and are unmapped after the region's last use.
     let builder = unsafe { MmapRegionBuilder::new(bytes).with_raw_mmap_pointer(host) };
     let mapping = builder
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)

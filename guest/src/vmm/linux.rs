@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvm_bindings::kvm_regs;
@@ -18,7 +19,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, COUNT, SETTLE, TRACE};
 use vmtax_guest::order::{self, Order, Report};
 
-use super::backing::HostBacking;
+use super::backing::{AttachedMemory, HostBacking};
 use super::gate::VmGate;
 use super::pmu::{self, CountedGuest, PmuMeter};
 use super::serial::{COM1, NoTrigger};
@@ -44,6 +45,9 @@ const HIGH: u64 = 0x10_0000;
 /// A running Linux guest.
 pub(crate) struct Linux {
     line: L1Line,
+    /// Its vCPUs.
+    threads: Vec<JoinHandle<()>>,
+    memory: AttachedMemory,
     counting: Arc<Mutex<Option<order::PmuCounting>>>,
     mapped: Arc<Mutex<Option<order::KvmCounters>>>,
 }
@@ -67,8 +71,9 @@ impl Linux {
         let bytes = memory_mib << 20;
         let vm = backing.vm()?;
         let memory = backing.attach(&vm, bytes)?;
-        let entry = load(&memory, backing.files_end(bytes), bytes, &command_line)?;
+        let entry = load(&memory.region, backing.files_end(bytes), bytes, &command_line)?;
         memory
+            .region
             .write_slice(&mptable::bytes(cpus), GuestAddress(mptable::AT))
             .map_err(|e| format!("L1's memory: {e}"))?;
         let console = ConsoleTail::default();
@@ -87,6 +92,7 @@ impl Linux {
             gate: (cpus > 1).then(|| VmGate::new(cpus)),
         });
         let vm = Arc::new(vm);
+        let mut threads = Vec::new();
         for (number, mut vcpu) in (0..).zip(vcpus) {
             let devices = Arc::clone(&devices);
             let vm = Arc::clone(&vm);
@@ -107,13 +113,21 @@ impl Linux {
                 drop((vcpu, vm));
             };
             let name = if number == 0 { "L1".to_owned() } else { format!("L1:{number}") };
-            std::thread::Builder::new()
-                .name(name)
-                .spawn(body)
-                .map_err(|e| format!("thread: {e}"))?;
+            let thread = std::thread::Builder::new().name(name).spawn(body);
+            threads.push(thread.map_err(|e| format!("thread: {e}"))?);
         }
         line.booted()?;
-        Ok(Linux { line, counting, mapped })
+        Ok(Linux { line, threads, memory, counting, mapped })
+    }
+
+    /// Ends it while it waits for an order, and gives its memory back.
+    pub(crate) fn end(self) {
+        drop(self.line);
+        let ended = self.threads.into_iter().all(|thread| thread.join().is_ok());
+        if ended {
+            // SAFETY: threads of the vCPUs, which own the VM, have ended, and this was the last that knows the memory.
+            unsafe { self.memory.release() };
+        }
     }
 
     /// Has an order carried out.

@@ -8,7 +8,9 @@ use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{BatchMappings, Operation, PmuCounting, Statistics, UserProgram};
+use vmtax_guest::order::{
+    BatchMappings, Operation, PmuCounting, RecordedProgram, Statistics, UserProgram,
+};
 
 use super::paging::Paged;
 use super::pmu::{self, CountedGuest, PmuMeter};
@@ -40,7 +42,7 @@ pub(crate) struct SharedVm {
     /// The VM of payloads of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to run most of them.
     vm: Option<PayloadVm>,
     /// The user's program.
-    pub(crate) program: Option<UserProgram>,
+    pub(crate) program: Option<RecordedProgram>,
 }
 
 impl SharedVm {
@@ -77,7 +79,10 @@ pub(crate) fn execute(
         // A VM whose threads change waits for the kernel's grace periods, one after each.
         machine.run(operation, plan, None)?
     } else {
-        let program = shared.program.as_ref();
+        let program = match &shared.program {
+            Some(RecordedProgram::Bare(program)) => Some(program),
+            _ => None,
+        };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name(operation.name.clone())

@@ -27,6 +27,10 @@ pub struct Paging {
     pub simulated: Vec<(&'static str, Simulated)>,
     /// The same by instruction, in the order of their addresses.
     pub instructions: Vec<InstructionPaging>,
+    /// What the guest's kernel accessed meanwhile, if it has one.
+    pub kernel: Option<Box<Paging>>,
+    /// The address of the first instruction of a process.
+    pub(crate) start: Option<u64>,
 }
 
 /// What an instruction accessed.
@@ -61,11 +65,16 @@ impl Paging {
         let executed = Sample::PAGING_EXECUTED.into_iter().zip(executed);
         let executed = executed.map(|(metric, n)| (metric.to_owned(), "count", n, Better::Lower));
         let instructions = self.instructions.iter().flat_map(InstructionPaging::figures);
+        let kernel = self.kernel.iter().flat_map(|kernel| kernel.figures());
+        let kernel = kernel.map(|(metric, unit, value, better)| {
+            (format!("{}{metric}", Sample::PAGING_KERNEL), unit, value, better)
+        });
         std::iter::once(accesses)
             .chain(executed)
             .chain(pages)
             .chain(simulated)
             .chain(instructions)
+            .chain(kernel)
             .collect()
     }
 
@@ -77,7 +86,7 @@ impl Paging {
         self.executed.retain(|address, _| code.has(*address));
         let branches = self.executed.iter().filter(|(address, _)| is_branch(address));
         self.branches = branches.map(|(_, times)| times).sum();
-        if let RecordedCode::Program(_) = code {
+        if let RecordedCode::Program(..) = code {
             let walks = |all: &[(&str, Simulated)]| all.iter().map(|(_, one)| one.walks).collect();
             let all: Vec<u64> = walks(&self.simulated);
             self.instructions.retain(|one| {

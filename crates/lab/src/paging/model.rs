@@ -3,6 +3,9 @@
 //! The walker of AMD's processors is modelled: it keeps entries of the guest's tables by guest-virtual address, entries of the nested tables by
 //! guest-physical address, and nested translations of the guest's tables. Each reference that is left reads an entry at its host-physical address
 //! through the data caches, which the program's own accesses share. Of a processor that is not [timed](Processor::is_timed) only misses are counted.
+//!
+//! What is dropped, and when ([`Dropped`]), is what AMD64 Architecture Programmer's Manual says, volume 2, 5.5.2 and 15.16, of a processor without PCID: what the emulated
+//! one is. TLBs hold entries of one ASID: KVM gives a guest another one to drop what the old one has.
 
 use vmtax_events::Simulated;
 
@@ -13,16 +16,24 @@ use super::tables::{Nested, Walk, shift};
 struct Lru {
     ways: usize,
     sets: u64,
-    /// Tag plus 1, and when it was used; tags of 0 are free.
-    entries: Vec<(u64, u64)>,
+    entries: Vec<Entry>,
     clock: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// Plus 1; 0 of a free one.
+    tag: u64,
+    used: u64,
+    /// Of a global page.
+    is_global: bool,
 }
 
 impl Lru {
     fn new(entries: usize, ways: usize) -> Lru {
         let ways = ways.max(1);
         let sets = (entries / ways).max(1) as u64;
-        Lru { ways, sets, entries: vec![(0, 0); sets as usize * ways], clock: 0 }
+        Lru { ways, sets, entries: vec![Entry::default(); sets as usize * ways], clock: 0 }
     }
 
     /// All entries in one set.
@@ -30,7 +41,7 @@ impl Lru {
         Lru::new(entries, entries)
     }
 
-    fn set(&mut self, index: u64) -> &mut [(u64, u64)] {
+    fn set(&mut self, index: u64) -> &mut [Entry] {
         self.clock += 1;
         let first = (index % self.sets) as usize * self.ways;
         &mut self.entries[first..first + self.ways]
@@ -39,9 +50,9 @@ impl Lru {
     /// Whether it is there, which is a use of it.
     fn has(&mut self, index: u64, tag: u64) -> bool {
         let clock = self.clock + 1;
-        match self.set(index).iter_mut().find(|entry| entry.0 == tag + 1) {
+        match self.set(index).iter_mut().find(|entry| entry.tag == tag + 1) {
             Some(entry) => {
-                entry.1 = clock;
+                entry.used = clock;
                 true
             }
             None => false,
@@ -50,11 +61,37 @@ impl Lru {
 
     /// Puts it in the place of what was used longest ago.
     fn put(&mut self, index: u64, tag: u64) {
-        let clock = self.clock + 1;
-        if let Some(entry) = self.set(index).iter_mut().min_by_key(|entry| entry.1) {
-            *entry = (tag + 1, clock);
+        self.put_page(index, tag, false);
+    }
+
+    fn put_page(&mut self, index: u64, tag: u64, is_global: bool) {
+        let used = self.clock + 1;
+        if let Some(entry) = self.set(index).iter_mut().min_by_key(|entry| entry.used) {
+            *entry = Entry { tag: tag + 1, used, is_global };
         }
     }
+
+    /// Frees the entries of which this is so. They are the first to be used again.
+    fn drop_if(&mut self, is_dropped: impl Fn(&Entry) -> bool) {
+        for entry in self.entries.iter_mut().filter(|entry| is_dropped(entry)) {
+            *entry = Entry::default();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.drop_if(|_| true);
+    }
+}
+
+/// What a processor drops of what its TLBs and its walker keep of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// All but global pages: a write to CR3. The walker drops all entries of the guest's tables.
+    NotGlobal,
+    /// One page, whatever its size, at this address: INVLPG. The walker drops all entries of the guest's tables above those of pages.
+    Page(u64),
+    /// All, those of the nested tables, too: the guest has another ASID, or TLB_CONTROL says so.
+    All,
 }
 
 /// A processor with nothing in its TLBs and caches.
@@ -143,23 +180,38 @@ impl Model {
             self.counts.resize(at + 1, Simulated::default());
         }
         let is_large = walk.leaf > 1 && walk.page.leaf > 1;
-        let level = if is_large { 2 } else { 1 };
-        let page = address >> shift(level);
-        // An entry is a page's, and its size.
-        let tag = page << 1 | u64::from(is_large);
+        let page = page_of(address, is_large);
+        let tag = tag_of(address, is_large);
         if !self.first(is_large, is_store).has(page, tag) {
             self.counts().l1_misses += 1;
             self.takes(self.processor.second_tlb.cycles);
             if !self.second(is_large).has(page, tag) {
                 self.counts().walks += 1;
                 self.walk(walk, address);
-                self.second(is_large).put(page, tag);
+                self.second(is_large).put_page(page, tag, walk.is_global);
             }
-            self.first(is_large, is_store).put(page, tag);
+            self.first(is_large, is_store).put_page(page, tag, walk.is_global);
         }
         let (found, cycles) = self.latency(physical, 0);
         self.counts().data_misses += u64::from(found > 0);
         self.takes(cycles);
+    }
+
+    pub(super) fn drop_kept(&mut self, dropped: Dropped) {
+        let is_dropped = |entry: &Entry| match dropped {
+            Dropped::All => true,
+            Dropped::NotGlobal => !entry.is_global,
+            Dropped::Page(at) => {
+                [false, true].iter().any(|size| entry.tag == tag_of(at, *size) + 1)
+            }
+        };
+        let tlbs = [&mut self.first, &mut self.second].into_iter();
+        let others = [&mut self.first_large, &mut self.first_stores, &mut self.second_large];
+        tlbs.chain(others.into_iter().flatten()).for_each(|tlb| tlb.drop_if(is_dropped));
+        self.guest.iter_mut().for_each(Lru::clear);
+        if dropped == Dropped::All {
+            self.nested.iter_mut().chain(&mut self.tables).for_each(Lru::clear);
+        }
     }
 
     /// The cache that has a line, which all nearer ones get; behind the last is memory. And its latency.
@@ -217,6 +269,15 @@ impl Model {
             }
         }
     }
+}
+
+fn page_of(address: u64, is_large: bool) -> u64 {
+    address >> shift(if is_large { 2 } else { 1 })
+}
+
+/// An entry is a page's, and its size.
+fn tag_of(address: u64, is_large: bool) -> u64 {
+    page_of(address, is_large) << 1 | u64::from(is_large)
 }
 
 /// The level, between a page's and the highest, from which on entries are read: below the nearest entry that is kept.

@@ -1,11 +1,12 @@
-//! A static program of the user's, loaded as Linux does it, for a bare guest whose accesses are recorded.
+//! A static program of the user's whose accesses are recorded: loaded as Linux does it, for a bare guest, or as a file for a Linux guest.
 //!
 //! ```text
 //! PROGRAM                                                             PROGRAM + BYTES
 //!   | the file's segments | brk(2) up ->      <- mmap(2) down | stack, arguments |
 //! ```
-//! `vmtax-guest` carries out its system calls. A part of the program can be marked by SSC marks, as for Intel's SDE.
+//! `vmtax-guest` carries out its system calls in a bare guest, whose memory this is. A part of the program can be marked by SSC marks, as for Intel's SDE.
 
+use std::ops::Range;
 use std::path::Path;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
@@ -17,7 +18,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{LittleEndian, Object, ObjectSymbol, SymbolKind};
 use vmtax_durable::read_small;
 use vmtax_guest::layout::{self, PROGRAM};
-use vmtax_guest::order::UserProgram;
+use vmtax_guest::order::{RecordedProgram, UserProcess, UserProgram};
 
 use crate::Error;
 use crate::program::{MOST_FILE, MOST_LOADED};
@@ -29,18 +30,35 @@ const END: u64 = PROGRAM + BYTES as u64;
 const STACK: u64 = 8 << 20;
 const ARGUMENTS_MOST: usize = 64 << 10;
 const PAGE: u64 = 4096;
+/// Where Linux ends the addresses of programs.
+const LINUX_END: u64 = 1 << 47;
 /// An SSC mark: `MOV EBX, number; FS ADDR32 NOP`.
 const MARK: usize = 8;
 
 /// A program that can run.
 #[derive(Debug)]
 pub struct SimulatedProgram {
-    pub(crate) program: UserProgram,
-    /// What its addresses are larger than in its file.
+    /// For the guest.
+    pub(crate) ordered: RecordedProgram,
+    /// What its memory holds at the start: addresses and bytes. All else is 0.
+    pieces: Vec<(u64, Vec<u8>)>,
+    /// The address of its first instruction.
+    entry: u64,
+    /// What these addresses are larger than in its file.
     moved: u64,
     functions: Vec<Function>,
     /// Its command, and a checksum of its file.
     pub(crate) name: String,
+}
+
+/// What runs a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramGuest {
+    /// A bare guest, in which nothing else runs.
+    #[default]
+    Bare,
+    /// A Linux guest.
+    Linux,
 }
 
 #[derive(Debug)]
@@ -55,15 +73,28 @@ struct Function {
 pub(crate) enum RecordedCode<'a> {
     /// Machine code at [`layout::CODE`].
     Payload(&'a [u8]),
-    Program(&'a SimulatedProgram),
+    /// A program that was loaded so far behind the addresses that it has here.
+    Program(&'a SimulatedProgram, u64),
 }
 
-impl RecordedCode<'_> {
+impl<'a> RecordedCode<'a> {
+    /// A program whose first instruction had this address, if that is known.
+    pub(crate) fn of_program(
+        program: &'a SimulatedProgram,
+        start: Option<u64>,
+    ) -> RecordedCode<'a> {
+        let behind = start.map_or(0, |start| start.wrapping_sub(program.entry));
+        RecordedCode::Program(program, behind)
+    }
+
     /// Whether an instruction is of it; those that a program has made itself are.
     pub(crate) fn has(self, address: u64) -> bool {
         match self {
             RecordedCode::Payload(_) => self.bytes(address).is_some(),
-            RecordedCode::Program(_) => (PROGRAM..layout::PROGRAM_END).contains(&address),
+            RecordedCode::Program(program, _) => match program.ordered {
+                RecordedProgram::Bare(_) => (PROGRAM..layout::PROGRAM_END).contains(&address),
+                RecordedProgram::Process(_) => true,
+            },
         }
     }
 
@@ -77,13 +108,14 @@ impl RecordedCode<'_> {
     pub(crate) fn place(self, address: u64) -> u64 {
         address.wrapping_sub(match self {
             RecordedCode::Payload(_) => layout::CODE,
-            RecordedCode::Program(program) => program.moved,
+            RecordedCode::Program(program, behind) => program.moved.wrapping_add(behind),
         })
     }
 
     /// The function, and where in it: `multiply+0x12 `.
     pub(crate) fn function(self, address: u64) -> Option<String> {
-        let RecordedCode::Program(program) = self else { return None };
+        let RecordedCode::Program(program, behind) = self else { return None };
+        let address = address.wrapping_sub(behind);
         let after = program.functions.partition_point(|one| one.start <= address);
         let function = program.functions.get(after.checked_sub(1)?)?;
         let offset = address - function.start;
@@ -95,12 +127,13 @@ impl RecordedCode<'_> {
             RecordedCode::Payload(code) => {
                 code.get(usize::try_from(address.checked_sub(layout::CODE)?).ok()?..)
             }
-            RecordedCode::Program(program) => {
-                let of = |(at, bytes): &'_ (u32, Vec<u8>)| {
-                    let offset = address.checked_sub(u64::from(*at))?;
+            RecordedCode::Program(program, behind) => {
+                let address = address.wrapping_sub(*behind);
+                let of = |(at, bytes): &'_ (u64, Vec<u8>)| {
+                    let offset = address.checked_sub(*at)?;
                     (offset < bytes.len() as u64).then_some(offset as usize)
                 };
-                let pieces = program.program.pieces.iter();
+                let pieces = program.pieces.iter();
                 // Later ones are written over earlier ones.
                 pieces.rev().filter_map(|piece| piece.1.get(of(piece)?..)).next()
             }
@@ -113,11 +146,11 @@ impl SimulatedProgram {
     ///
     /// # Errors
     /// When it cannot be read, is no static program of x86-64, or does not fit.
-    pub fn read(words: &[String]) -> Result<SimulatedProgram, Error> {
+    pub fn read(words: &[String], guest: ProgramGuest) -> Result<SimulatedProgram, Error> {
         let path = Path::new(words.first().map_or("", String::as_str));
         let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
         let bytes = read_small(path, MOST_FILE).map_err(Error::io(path, "read the program"))?;
-        let program = loaded(&bytes, words).map_err(problem)?;
+        let program = loaded(&bytes, words, guest).map_err(problem)?;
         let checksum = crc32fast::hash(&bytes);
         Ok(SimulatedProgram {
             name: format!("{} (CRC-32 {checksum:08x})", words.join(" ")),
@@ -126,72 +159,134 @@ impl SimulatedProgram {
     }
 }
 
-fn loaded(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
-    let endian = LittleEndian;
-    let no_program = |_| "is no program of x86-64 (a 64-bit ELF file)".to_owned();
-    let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(no_program)?;
-    let segments = header.program_headers(endian, bytes).map_err(no_program)?;
-    let kind = header.e_type(endian);
-    if header.e_machine(endian) != EM_X86_64 || !matches!(kind, ET_EXEC | ET_DYN) {
-        return Err("is no program of x86-64 (a 64-bit ELF file)".to_owned());
+fn loaded(bytes: &[u8], words: &[String], guest: ProgramGuest) -> Result<SimulatedProgram, String> {
+    let length: usize = words.iter().map(|word| word.len() + 1).sum();
+    if length > ARGUMENTS_MOST {
+        return Err(format!("gets {length} bytes of arguments, and at most {ARGUMENTS_MOST} fit"));
     }
-    if segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP) {
-        return Err("is linked dynamically; link it with -static".to_owned());
+    match guest {
+        ProgramGuest::Bare => for_bare_guest(bytes, words),
+        ProgramGuest::Linux => for_linux(bytes, words),
     }
-    if kind == ET_DYN && is_library(segments, bytes) {
-        return Err("is a shared library, and no program".to_owned());
-    }
-    let moved = if kind == ET_DYN { PROGRAM } else { 0 };
+}
+
+fn for_bare_guest(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
     let heap_end = END - STACK;
-    let entry = header.e_entry(endian).wrapping_add(moved);
-    let (mut pieces, mut end, mut headers) = (Vec::new(), PROGRAM, 0);
-    let (mut size, mut has_entry) = (0, false);
-    for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {
-        let from = segment.p_vaddr(endian).wrapping_add(moved);
-        let to = from.checked_add(segment.p_memsz(endian));
-        let Some(to) = to.filter(|to| from >= PROGRAM && *to <= heap_end) else {
-            return Err(format!(
-                "has a segment at {from:#x}, and programs are loaded from {PROGRAM:#x} to {heap_end:#x}; link it with -static-pie"
-            ));
-        };
-        if segment.p_filesz(endian) > segment.p_memsz(endian) {
-            return Err(format!("has a segment at {from:#x} with more bytes than memory"));
-        }
-        let data = segment.data(endian, bytes).map_err(|()| "is cut off".to_owned())?;
-        let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        size += used;
-        if size > MOST_LOADED {
-            return Err(format!("has more than {MOST_LOADED} bytes to load"));
-        }
-        if segment.p_flags(endian).0 & PF_X.0 != 0 {
-            check_marks(&data[..used], from)?;
-            has_entry |= (from..to).contains(&entry);
-        }
-        if segment.p_offset(endian) == 0 {
-            headers = from + header.e_phoff(endian);
-        }
-        pieces.push((from as u32, data[..used].to_vec()));
-        end = end.max(to);
-    }
-    if pieces.is_empty() {
-        return Err("has nothing to load".to_owned());
-    }
-    if !has_entry {
-        return Err(format!("starts at {entry:#x}, where it has no code"));
-    }
-    let auxiliary = [
-        (3, headers),
-        (4, u64::from(header.e_phentsize(endian))),
-        (5, u64::from(header.e_phnum(endian))),
-        (6, PAGE),
-        (9, entry),
-    ];
-    let (stack, top) = stack(words, &auxiliary)?;
-    pieces.push((stack, top));
+    let Segments { mut pieces, entry, end, moved, headers: (at, size, number), .. } =
+        Segments::of(bytes, PROGRAM..heap_end, PROGRAM)?;
+    let auxiliary = [(3, at), (4, size), (5, number), (6, PAGE), (9, entry)];
+    let (stack, top) = stack(words, &auxiliary);
+    pieces.push((stack.into(), top));
     let heap = (end.next_multiple_of(PAGE) as u32, heap_end as u32);
-    let program = UserProgram { pieces, entry: entry as u32, stack, heap };
-    let (functions, name) = (functions(bytes, moved), String::new());
-    Ok(SimulatedProgram { program, moved, functions, name })
+    let of_guest = pieces.iter().map(|(at, bytes)| (*at as u32, bytes.clone())).collect();
+    let program = UserProgram { pieces: of_guest, entry: entry as u32, stack, heap };
+    Ok(SimulatedProgram {
+        ordered: RecordedProgram::Bare(program),
+        pieces,
+        entry,
+        moved,
+        functions: functions(bytes, moved),
+        name: String::new(),
+    })
+}
+
+/// Its kernel loads what it needs of the file: names of functions are not among that.
+fn for_linux(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
+    let Segments { pieces, entry, in_file, .. } = Segments::of(bytes, 0..LINUX_END, 0)?;
+    if in_file > MOST_LOADED {
+        return Err(format!("has more than {MOST_LOADED} bytes to load"));
+    }
+    let mut file = bytes.get(..in_file).ok_or("is cut off")?.to_vec();
+    // Headers of sections: where they are, and how many.
+    for field in [40..48, 60..62, 62..64] {
+        file.get_mut(field).ok_or("is cut off")?.fill(0);
+    }
+    Ok(SimulatedProgram {
+        ordered: RecordedProgram::Process(UserProcess { file, words: words.to_vec() }),
+        pieces,
+        entry,
+        moved: 0,
+        functions: functions(bytes, 0),
+        name: String::new(),
+    })
+}
+
+/// The segments of a static program.
+struct Segments {
+    /// Addresses and bytes.
+    pieces: Vec<(u64, Vec<u8>)>,
+    entry: u64,
+    /// The end of its memory.
+    end: u64,
+    /// What addresses are larger than in the file.
+    moved: u64,
+    /// Program headers: their address, the size of one, their number.
+    headers: (u64, u64, u64),
+    /// Bytes of the file up to the end of the last segment.
+    in_file: usize,
+}
+
+impl Segments {
+    /// Those that are within some room. What can be loaded anywhere is loaded from `base` on.
+    fn of(bytes: &[u8], room: Range<u64>, base: u64) -> Result<Segments, String> {
+        let endian = LittleEndian;
+        let no_program = |_| "is no program of x86-64 (a 64-bit ELF file)".to_owned();
+        let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(no_program)?;
+        let segments = header.program_headers(endian, bytes).map_err(no_program)?;
+        let kind = header.e_type(endian);
+        if header.e_machine(endian) != EM_X86_64 || !matches!(kind, ET_EXEC | ET_DYN) {
+            return Err("is no program of x86-64 (a 64-bit ELF file)".to_owned());
+        }
+        if segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP) {
+            return Err("is linked dynamically; link it with -static".to_owned());
+        }
+        if kind == ET_DYN && is_library(segments, bytes) {
+            return Err("is a shared library, and no program".to_owned());
+        }
+        let moved = if kind == ET_DYN { base } else { 0 };
+        let entry = header.e_entry(endian).wrapping_add(moved);
+        let (mut pieces, mut end, mut headers) = (Vec::new(), room.start, 0);
+        let (mut size, mut in_file, mut has_entry) = (0, 0, false);
+        for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {
+            let from = segment.p_vaddr(endian).wrapping_add(moved);
+            let to = from.checked_add(segment.p_memsz(endian));
+            let Some(to) = to.filter(|to| from >= room.start && *to <= room.end) else {
+                return Err(format!(
+                    "has a segment at {from:#x}, and programs are loaded from {:#x} to {:#x}; link it with -static-pie",
+                    room.start, room.end
+                ));
+            };
+            if segment.p_filesz(endian) > segment.p_memsz(endian) {
+                return Err(format!("has a segment at {from:#x} with more bytes than memory"));
+            }
+            let data = segment.data(endian, bytes).map_err(|()| "is cut off".to_owned())?;
+            let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            size += used;
+            if size > MOST_LOADED {
+                return Err(format!("has more than {MOST_LOADED} bytes to load"));
+            }
+            if segment.p_flags(endian).0 & PF_X.0 != 0 {
+                check_marks(&data[..used], from)?;
+                has_entry |= (from..to).contains(&entry);
+            }
+            if segment.p_offset(endian) == 0 {
+                headers = from + header.e_phoff(endian);
+            }
+            if !data.is_empty() {
+                in_file = in_file.max(segment.p_offset(endian) as usize + data.len());
+            }
+            pieces.push((from, data[..used].to_vec()));
+            end = end.max(to);
+        }
+        if pieces.is_empty() {
+            return Err("has nothing to load".to_owned());
+        }
+        if !has_entry {
+            return Err(format!("starts at {entry:#x}, where it has no code"));
+        }
+        let headers = (headers, header.e_phentsize(endian).into(), header.e_phnum(endian).into());
+        Ok(Segments { pieces, entry, end, moved, headers, in_file })
+    }
 }
 
 /// Linkers set DF_1_PIE in programs that can be loaded anywhere, and not in libraries.
@@ -224,11 +319,7 @@ fn check_marks(code: &[u8], from: u64) -> Result<(), String> {
 }
 
 /// The stack pointer at the start, and what is there: arguments, no environment, the auxiliary vector (System V ABI, AMD64, 3.4.1), and their strings.
-fn stack(words: &[String], auxiliary: &[(u64, u64)]) -> Result<(u32, Vec<u8>), String> {
-    let length: usize = words.iter().map(|word| word.len() + 1).sum();
-    if length > ARGUMENTS_MOST {
-        return Err(format!("gets {length} bytes of arguments, and at most {ARGUMENTS_MOST} fit"));
-    }
+fn stack(words: &[String], auxiliary: &[(u64, u64)]) -> (u32, Vec<u8>) {
     // AT_RANDOM's 16 bytes, which are the same in each run.
     let (mut strings, mut offsets) = (vec![0x5a_u8; 16], Vec::new());
     for word in words {
@@ -248,19 +339,23 @@ fn stack(words: &[String], auxiliary: &[(u64, u64)]) -> Result<(u32, Vec<u8>), S
     let mut bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     bytes.resize((at - pointer) as usize, 0);
     bytes.extend(strings);
-    Ok((pointer as u32, bytes))
+    (pointer as u32, bytes)
 }
 
 #[cfg(feature = "fuzz")]
 pub(super) fn check(bytes: &[u8]) {
-    match loaded(bytes, &["program".to_owned()]) {
-        Ok(loaded) => {
-            for (at, bytes) in &loaded.program.pieces {
-                let (from, to) = (u64::from(*at), u64::from(*at) + bytes.len() as u64);
-                assert!(from >= PROGRAM && to <= END, "{from:#x} to {to:#x}");
+    for guest in [ProgramGuest::Bare, ProgramGuest::Linux] {
+        let loaded = loaded(bytes, &["program".to_owned()], guest);
+        match loaded.map(|loaded| loaded.ordered) {
+            Ok(RecordedProgram::Bare(program)) => {
+                for (at, bytes) in &program.pieces {
+                    let (from, to) = (u64::from(*at), u64::from(*at) + bytes.len() as u64);
+                    assert!(from >= PROGRAM && to <= END, "{from:#x} to {to:#x}");
+                }
             }
+            Ok(RecordedProgram::Process(process)) => assert!(process.file.len() <= MOST_LOADED),
+            Err(problem) => assert!(!problem.is_empty()),
         }
-        Err(problem) => assert!(!problem.is_empty()),
     }
 }
 
@@ -317,17 +412,43 @@ mod tests {
         bytes
     }
 
+    fn of_bare(bytes: &[u8]) -> Result<(SimulatedProgram, UserProgram), String> {
+        let program = loaded(bytes, &["a".to_owned()], ProgramGuest::Bare)?;
+        let RecordedProgram::Bare(ordered) = program.ordered.clone() else { unreachable!() };
+        Ok((program, ordered))
+    }
+
     fn refused(bytes: &[u8]) -> String {
-        loaded(bytes, &["a".to_owned()]).map(|_| ()).unwrap_err()
+        of_bare(bytes).map(|_| ()).unwrap_err()
+    }
+
+    #[test]
+    fn a_linux_guest_gets_what_its_kernel_loads() {
+        let high = Segment { address: 0x5000_0000, ..CODE };
+        let mut bytes = elf(2, 0x5000_0040, &[high]);
+        bytes[40..48].fill(1);
+        let of = |bytes: &[u8]| loaded(bytes, &["a".to_owned()], ProgramGuest::Linux);
+        let found = of(&bytes).unwrap();
+        let RecordedProgram::Process(process) = &found.ordered else { unreachable!() };
+        assert_eq!(process.words, ["a"]);
+        assert_eq!((process.file.len(), &process.file[..40]), (0x100, &bytes[..40]));
+        assert_eq!(process.file[40..48], [0; 8]);
+        assert_eq!(of(&bytes[..0x80]).map(|_| ()), Err("is cut off".to_owned()));
+        // Where its kernel has loaded it is known by its first instruction.
+        let moved = of(&elf(3, 0x1040, &[Segment { address: 0x1000, ..CODE }])).unwrap();
+        let code = RecordedCode::of_program(&moved, Some(0x7fff_f7f0_1040));
+        assert_eq!(code.place(0x7fff_f7f0_1044), 0x1044);
+        assert_eq!(code.bytes(0x7fff_f7f0_1080).map(|bytes| bytes[0]), Some(0x90));
+        assert_eq!(code.bytes(0x1080), None);
     }
 
     #[test]
     fn a_program_is_loaded_where_it_says() {
-        let found = loaded(&elf(2, ENTRY, &[CODE]), &["a".to_owned()]).unwrap().program;
+        let found = of_bare(&elf(2, ENTRY, &[CODE])).unwrap().1;
         assert_eq!((found.entry, found.pieces[0].0), (0x40_0040, 0x40_0000));
         assert_eq!(found.pieces.len(), 2);
         let moved = Segment { address: 0x1000, ..CODE };
-        let found = loaded(&elf(3, 0x1040, &[moved]), &["a".to_owned()]).unwrap().program;
+        let found = of_bare(&elf(3, 0x1040, &[moved])).unwrap().1;
         assert_eq!((found.entry, found.pieces[0].0), (0x20_1040, 0x20_1000));
     }
 
@@ -376,7 +497,7 @@ mod tests {
         for (flags, is_library) in [(1, true), (0x0800_0001, false)] {
             let entry = [0x6fff_fffb_u64, flags].map(u64::to_le_bytes).concat();
             library[at..at + 16].copy_from_slice(&entry);
-            let found = loaded(&library, &["a".to_owned()]).map(|_| ());
+            let found = of_bare(&library).map(|_| ());
             let expected = Err("is a shared library, and no program".to_owned());
             assert_eq!(found, if is_library { expected } else { Ok(()) });
         }
@@ -405,10 +526,10 @@ mod tests {
     #[test]
     fn of_overlapping_pieces_the_last_counts() {
         let pieces = vec![(0x40_0000, vec![0x90, 0x90, 0xc3]), (0x40_0001, vec![0xf4])];
-        let program = UserProgram { pieces, ..UserProgram::default() };
+        let ordered = RecordedProgram::Bare(UserProgram::default());
         let (functions, name) = (Vec::new(), String::new());
-        let program = SimulatedProgram { program, moved: 0, functions, name };
-        let code = RecordedCode::Program(&program);
+        let program = SimulatedProgram { ordered, pieces, entry: 0, moved: 0, functions, name };
+        let code = RecordedCode::of_program(&program, None);
         let first = |address: u64| code.bytes(address).map(|bytes| bytes[0]);
         assert_eq!([0, 1, 2].map(|at| first(0x40_0000 + at)), [0x90, 0xf4, 0xc3].map(Some));
         // Code that the program made.

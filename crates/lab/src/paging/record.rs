@@ -7,42 +7,63 @@ use vmtax_events::Simulated;
 use vmtax_guest::layout;
 
 use super::accessed::{InstructionPaging, Outcome, Paging};
-use super::model::{Access, Model};
+use super::model::{Access, Dropped, Model};
 use super::processor::Processor;
-use super::tables::{PAGE, Tables};
+use super::tables::{Leaves, Tables, sizes};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 3;
-const TAG: u64 = 1 << 63;
-const BEGIN: u64 = TAG | 1;
-const TABLES: u64 = TAG | 2;
-const PAGE_OF_TABLES: u64 = TAG | 3;
-const FINISH: u64 = TAG | 4;
-const LOST: u64 = TAG | 5;
-const END: u64 = TAG | 6;
-const EXECUTED: u64 = TAG | 7;
-const PART: u64 = TAG | 8;
-/// Most pages of tables of a batch: those of 64 GiB in pages of 4 KiB.
-const PAGES_MOST: usize = 1 << 16;
-/// In place of the address of an instruction whose accesses are not counted.
+const VERSION: u64 = 4;
+const LOAD: u64 = 0;
+const STORE: u64 = 1;
+const BEGIN: u64 = 2;
+const SPACE: u64 = 3;
+const ENTRY: u64 = 4;
+const WALK: u64 = 5;
+const FLUSH: u64 = 6;
+const PAGE: u64 = 7;
+const START: u64 = 8;
+const PART: u64 = 9;
+const EXECUTED: u64 = 10;
+const FINISH: u64 = 11;
+const END: u64 = 12;
+/// Bits of the first word of `SPACE` and of `FLUSH`.
+const COUNTED: u64 = 1;
+const GLOBAL: u64 = 2;
+const ALL: u64 = 1;
+/// The bits of CR3 and nCR3 that are an address.
+const ROOT: u64 = !0xfff;
+/// Bits of the first word behind the kind.
+const REST: u32 = 56;
+/// Set in addresses of a kernel.
+const UPPER_HALF: u64 = 1 << 63;
+/// In place of the address of an instruction: of those whose accesses are not counted, and of the guest's kernel.
 const UNCOUNTED: u64 = u64::MAX;
+const KERNEL: u64 = u64::MAX - 1;
 /// Size of a read.
 const PIECE: usize = 1 << 20;
 
 /// The batch that is being read.
 struct Batch {
     tables: Tables,
-    pages: usize,
     models: Vec<Model>,
-    accesses: u64,
-    /// What is read is counted, as it is until the first mark of the program's own, which starts the counts anew.
-    counts: bool,
+    /// KVM has no nested tables.
+    is_shadowed: bool,
+    /// The space is the operation's.
+    is_own: bool,
+    /// Between marks of the program's own. What comes before the first of them counts until it comes.
+    is_part: bool,
     is_marked: bool,
+    /// Where its process started, if it is one.
+    start: Option<u64>,
     /// Executions of instructions by address.
     executed: BTreeMap<u64, u64>,
     /// Numbers of instructions that access memory by address, and what each accessed.
     numbers: HashMap<u64, usize>,
     by_number: Vec<(u64, u64)>,
+    /// Sizes of the pages that were accessed and counted, by whether the kernel did and their addresses.
+    pages: HashMap<(bool, u64), Leaves>,
+    /// All accesses, counted or not.
+    accesses: u64,
     /// The first access that the tables translate otherwise, and how many do.
     wrong: Option<(String, u64)>,
 }
@@ -64,33 +85,40 @@ pub(super) fn read(
         let mut entry = [0; 24];
         fill(&mut input, &mut entry)?;
         let (words, _) = entry.as_chunks::<8>();
-        let [what, first, second] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
-        match what {
-            address if address & TAG == 0 => batch.access(address, first, second),
+        let [kind, second, third] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
+        let (kind, rest) = (kind >> REST, kind & ((1 << REST) - 1));
+        match kind {
+            LOAD | STORE => batch.access(
+                Access { address: extended(rest), physical: second, is_store: kind == STORE },
+                third,
+            ),
             BEGIN => batch = Batch::new(processors),
-            TABLES => batch.tables = Tables::new(first, second),
-            PAGE_OF_TABLES => {
-                let mut page = vec![0; PAGE].into_boxed_slice();
-                fill(&mut input, &mut page)?;
-                batch.page(first, page)?;
-            }
+            SPACE => batch.enter(rest, second, third),
+            ENTRY => batch.tables.add(second, third)?,
+            WALK => batch.translate(extended(rest))?,
+            FLUSH if rest & ALL != 0 => batch.drop_kept(Dropped::All),
+            FLUSH => batch.drop_kept(Dropped::NotGlobal),
+            PAGE => batch.drop_kept(Dropped::Page(extended(rest))),
+            START => batch.start = Some(second),
+            PART => batch.part(second == 1),
+            EXECUTED if batch.is_part => *batch.executed.entry(second).or_default() += third,
+            EXECUTED => {}
             FINISH => {
-                let mark = u16::try_from(first).ok().and_then(layout::mark);
-                let (number, _) = mark.ok_or_else(|| format!("{first:#x} is no mark"))?;
+                let mark = u16::try_from(second).ok().and_then(layout::mark);
+                let (number, _) = mark.ok_or_else(|| format!("{second:#x} is no mark"))?;
                 let finished = std::mem::replace(&mut batch, Batch::new(processors));
                 found.insert(number, finished.outcome(processors));
-            }
-            EXECUTED if batch.counts => *batch.executed.entry(first).or_default() += second,
-            EXECUTED => {}
-            PART => batch.part(first == 1),
-            // The accesses behind it are counted as they come.
-            LOST => {
-                batch.wrong = Some((format!("no VMCB translates {first:#x} to {second:#x}"), 0));
             }
             END => return Ok(()),
             other => return Err(format!("{other:#x} is not a type of entry")),
         }
     }
+}
+
+/// A guest-virtual address from its lower bits.
+fn extended(rest: u64) -> u64 {
+    const ABOVE: u32 = u64::BITS - REST;
+    ((rest << ABOVE).cast_signed() >> ABOVE).cast_unsigned()
 }
 
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), String> {
@@ -104,59 +132,82 @@ impl Batch {
     fn new(processors: &'static [Processor]) -> Batch {
         Batch {
             tables: Tables::default(),
-            pages: 0,
             models: processors.iter().map(Model::new).collect(),
-            accesses: 0,
-            counts: true,
+            is_shadowed: false,
+            is_own: false,
+            is_part: true,
             is_marked: false,
+            start: None,
             executed: BTreeMap::new(),
             numbers: HashMap::new(),
             by_number: Vec::new(),
+            pages: HashMap::new(),
+            accesses: 0,
             wrong: None,
         }
     }
 
-    fn page(&mut self, address: u64, page: Box<[u8]>) -> Result<(), String> {
-        self.pages += 1;
-        if self.pages > PAGES_MOST {
-            return Err("its tables are larger than those of any guest".to_owned());
+    fn counts(&self) -> bool {
+        self.is_own && self.is_part
+    }
+
+    fn enter(&mut self, flags: u64, cr3: u64, ncr3: u64) {
+        self.is_shadowed |= ncr3 & ROOT == 0;
+        self.is_own = flags & COUNTED != 0;
+        self.tables.enter(cr3, ncr3, flags & GLOBAL != 0);
+    }
+
+    fn drop_kept(&mut self, dropped: Dropped) {
+        self.models.iter_mut().for_each(|model| model.drop_kept(dropped));
+    }
+
+    /// A page that is translated otherwise was dropped by the processor at the latest when it was accessed: a fault drops what it was for.
+    fn translate(&mut self, address: u64) -> Result<(), String> {
+        if self.tables.translate(address)? {
+            self.drop_kept(Dropped::Page(address));
         }
-        self.tables.add(address, page);
         Ok(())
     }
 
     /// What was accessed so far stays in TLBs and caches.
     fn part(&mut self, starts: bool) {
         if !std::mem::replace(&mut self.is_marked, true) {
-            self.accesses = 0;
             self.executed.clear();
+            self.pages.clear();
             self.by_number.iter_mut().for_each(|(_, accesses)| *accesses = 0);
             self.models.iter_mut().for_each(|model| model.counts.fill(Simulated::default()));
-            self.tables.forget();
         }
-        self.counts = starts;
+        self.is_part = starts;
     }
 
-    fn access(&mut self, address: u64, physical: u64, instruction: u64) {
-        let (is_store, physical) = (physical & TAG != 0, physical & !TAG);
-        self.accesses += u64::from(self.counts);
-        let instruction = if self.counts { instruction } else { UNCOUNTED };
-        let Some(walk) = self.tables.walk(address, self.counts) else {
+    fn access(&mut self, access: Access, instruction: u64) {
+        let Access { address, physical, .. } = access;
+        self.accesses += 1;
+        let Some(walk) = self.tables.walk(address) else {
             return self.differs(format!("the tables do not map {address:#x}"));
         };
-        let walked = walk.page.physical & !(PAGE as u64 - 1) | address & (PAGE as u64 - 1);
+        let walked = walk.translated(address);
         if walked != physical {
             return self.differs(format!(
                 "the tables translate {address:#x} to {walked:#x} and the emulator accessed {physical:#x}, by the instruction at {instruction:#x}"
             ));
         }
+        // What an instruction of a program accesses there is a frame of its interrupt.
+        let is_of_kernel = (instruction | address) & UPPER_HALF != 0;
+        let place = match (self.counts(), is_of_kernel) {
+            (false, _) => UNCOUNTED,
+            (true, true) => KERNEL,
+            (true, false) => instruction,
+        };
+        if place != UNCOUNTED {
+            self.pages.insert((is_of_kernel, address >> 12), (walk.leaf, walk.page.leaf));
+        }
         let next = self.by_number.len();
-        let number = *self.numbers.entry(instruction).or_insert(next);
+        let number = *self.numbers.entry(place).or_insert(next);
         if number == next {
-            self.by_number.push((instruction, 0));
+            self.by_number.push((place, 0));
         }
         self.by_number[number].1 += 1;
-        let access = Access { address, physical, is_store };
         self.models.iter_mut().for_each(|model| model.access(number, walk, access));
     }
 
@@ -166,24 +217,45 @@ impl Batch {
     }
 
     fn outcome(self, processors: &'static [Processor]) -> Outcome {
-        if let Some((first, times)) = self.wrong {
+        if self.is_shadowed {
+            return Err("KVM has shadow page tables, and nested ones are walked; run it without kvm_amd.npt=0".to_owned());
+        }
+        if let Some((first, times)) = &self.wrong {
             let all = self.accesses;
             return Err(format!("{times} of {all} accesses differ from the page tables: {first}"));
         }
-        if self.is_marked && self.counts {
+        if self.is_marked && self.is_part {
             return Err("the program has no mark behind its last part".to_owned());
-        }
-        if self.accesses == 0 {
-            return Err("no access to memory was recorded".to_owned());
-        }
-        let mut pages = BTreeMap::new();
-        for walk in self.tables.walked() {
-            *pages.entry(walk.sizes()).or_default() += 1;
         }
         let named = |counts: &dyn Fn(&Model) -> Simulated| {
             let names = processors.iter().map(|processor| processor.name.as_str());
-            names.zip(self.models.iter().map(counts)).collect()
+            names.zip(self.models.iter().map(counts)).collect::<Vec<_>>()
         };
+        let part = |is_kernel: bool| {
+            let is_of = |place: u64| place != UNCOUNTED && (place == KERNEL) == is_kernel;
+            let numbers: Vec<usize> =
+                (0..self.by_number.len()).filter(|at| is_of(self.by_number[*at].0)).collect();
+            let sum = |model: &Model| {
+                Simulated::sum(&numbers.iter().map(|at| model.counts[*at]).collect::<Vec<_>>())
+            };
+            let executed =
+                self.executed.iter().filter(|(at, _)| (**at & UPPER_HALF != 0) == is_kernel);
+            let mut pages = BTreeMap::new();
+            let of = self.pages.iter().filter(|((of_kernel, _), _)| *of_kernel == is_kernel);
+            of.for_each(|(_, leaves)| *pages.entry(sizes(*leaves)).or_default() += 1);
+            Paging {
+                accesses: numbers.iter().map(|at| self.by_number[*at].1).sum(),
+                executed: executed.map(|(at, times)| (*at, *times)).collect(),
+                pages,
+                simulated: named(&sum),
+                start: self.start,
+                ..Paging::default()
+            }
+        };
+        let (own, kernel) = (part(false), part(true));
+        if own.accesses == 0 {
+            return Err("no access to memory was recorded".to_owned());
+        }
         let instruction = |(number, (address, accesses)): (usize, &(u64, u64))| InstructionPaging {
             address: *address,
             place: 0,
@@ -194,21 +266,8 @@ impl Batch {
         let mut instructions: Vec<InstructionPaging> =
             self.by_number.iter().enumerate().map(instruction).collect();
         instructions.sort_by_key(|one| one.address);
-        instructions.retain(|one| one.accesses > 0 && one.address != UNCOUNTED);
-        let uncounted = self.numbers.get(&UNCOUNTED).copied();
-        let counted = |model: &Model| {
-            let all = model.counts.iter().enumerate();
-            let counted = all.filter(|(number, _)| Some(*number) != uncounted);
-            Simulated::sum(&counted.map(|(_, counts)| *counts).collect::<Vec<_>>())
-        };
-        let simulated = named(&counted);
-        Ok(Paging {
-            accesses: self.accesses,
-            executed: self.executed,
-            pages,
-            simulated,
-            instructions,
-            ..Paging::default()
-        })
+        instructions.retain(|one| one.accesses > 0 && one.address < KERNEL);
+        let kernel = (kernel.accesses > 0).then(|| Box::new(kernel));
+        Ok(Paging { instructions, kernel, ..own })
     }
 }

@@ -1,29 +1,43 @@
-//! The page tables of a guest and of KVM, as they were recorded, and the walk of each page.
+//! The page tables of a guest and of KVM, as far as they were recorded, and the walk of each page.
 
 use std::collections::HashMap;
 
 /// Bits of an entry.
 const PRESENT: u64 = 1;
 const LARGE: u64 = 1 << 7;
+const GLOBAL: u64 = 1 << 8;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Bytes of a page.
-pub(super) const PAGE: usize = 4096;
+/// The bits of an address within its page.
+const IN_PAGE: u64 = 4095;
 /// Levels of the guest's tables.
 const GUEST_LEVELS: usize = 4;
+/// Most entries of tables of a batch, and most pages: those of 16 GiB in pages of 4 KiB, more than a machine has.
+const ENTRIES_MOST: usize = 1 << 23;
+const WALKS_MOST: usize = 1 << 22;
+
+fn within(number: usize, most: usize) -> Result<(), String> {
+    let is_within = number <= most;
+    is_within
+        .then_some(())
+        .ok_or_else(|| "its tables are larger than those of any guest".to_owned())
+}
 
 /// Bits of an address that a table of this level, from 1, does not translate.
 pub(super) const fn shift(level: usize) -> u32 {
     12 + 9 * (level as u32 - 1)
 }
 
-/// Recorded pages.
+/// Recorded entries, and the walks of pages of the guest that executes.
 #[derive(Default)]
 pub(super) struct Tables {
     cr3: u64,
     ncr3: u64,
     /// Of the nested tables.
     levels: usize,
-    pages: HashMap<u64, Box<[u8]>>,
+    /// CR4.PGE.
+    has_global: bool,
+    /// By host-physical address.
+    entries: HashMap<u64, u64>,
     /// By guest-virtual page of 4 KiB; `None` for one that is not mapped.
     walks: HashMap<u64, Option<Box<Walk>>>,
 }
@@ -48,59 +62,58 @@ pub(super) struct Walk {
     /// Level of the entry that maps the page.
     pub(super) leaf: usize,
     pub(super) page: Nested,
-    /// Whether an access is counted that took it.
-    is_counted: bool,
+    /// A write to CR3 does not drop it.
+    pub(super) is_global: bool,
+}
+
+/// Levels of the entries that map a page: of the guest's, and of the host's.
+pub(super) type Leaves = (usize, usize);
+
+/// `4K on 2M`: the size of the guest's page, and of the host's.
+pub(super) fn sizes((guest, host): Leaves) -> String {
+    let name = |level: usize| ["4K", "2M", "1G"].get(level - 1).copied().unwrap_or("512G");
+    format!("{} on {}", name(guest), name(host))
 }
 
 impl Walk {
-    /// `4K on 2M`: the size of the guest's page, and of the host's.
-    pub(super) fn sizes(&self) -> String {
-        let name = |level: usize| ["4K", "2M", "1G"].get(level - 1).copied().unwrap_or("512G");
-        format!("{} on {}", name(self.leaf), name(self.page.leaf))
+    /// Where it leads an address of its page.
+    pub(super) fn translated(&self, address: u64) -> u64 {
+        self.page.physical & !IN_PAGE | address & IN_PAGE
     }
 }
 
 impl Tables {
-    /// Without pages yet.
-    pub(super) fn new(cr3: u64, ncr3: u64) -> Tables {
-        Tables {
-            cr3: cr3 & ADDRESS,
-            ncr3: ncr3 & ADDRESS,
-            levels: ((ncr3 & 7) as usize).clamp(GUEST_LEVELS, 5),
-            ..Tables::default()
-        }
+    /// The guest goes on with these tables: CR3, nCR3 with the number of its levels, CR4.PGE.
+    pub(super) fn enter(&mut self, cr3: u64, ncr3: u64, has_global: bool) {
+        (self.cr3, self.ncr3, self.has_global) = (cr3 & ADDRESS, ncr3 & ADDRESS, has_global);
+        self.levels = ((ncr3 & 7) as usize).clamp(GUEST_LEVELS, 5);
+        self.walks.clear();
     }
 
-    pub(super) fn add(&mut self, address: u64, page: Box<[u8]>) {
-        self.pages.insert(address, page);
+    /// An entry of tables, as it is from here on.
+    pub(super) fn add(&mut self, address: u64, entry: u64) -> Result<(), String> {
+        self.entries.insert(address, entry);
+        within(self.entries.len(), ENTRIES_MOST)
     }
 
-    /// The walk of an address, for an access that is counted or not; `None` if the tables do not map it.
-    pub(super) fn walk(&mut self, address: u64, counts: bool) -> Option<&Walk> {
-        let page = address >> 12;
-        if !self.walks.contains_key(&page) {
-            let walk = self.walk_of(page << 12).map(Box::new);
-            self.walks.insert(page, walk);
-        }
-        let walk = self.walks.get_mut(&page)?.as_deref_mut()?;
-        walk.is_counted |= counts;
-        Some(walk)
+    /// Translates the page of an address anew. Returns whether it was translated otherwise before.
+    pub(super) fn translate(&mut self, address: u64) -> Result<bool, String> {
+        let page = address & !IN_PAGE;
+        let walk = self.walk_of(page).map(Box::new);
+        let place = |walk: &Option<Box<Walk>>| walk.as_ref().map(|walk| walk.translated(page));
+        let now = place(&walk);
+        let before = self.walks.insert(page, walk);
+        within(self.walks.len(), WALKS_MOST)?;
+        Ok(before.is_some_and(|before| place(&before) != now))
     }
 
-    /// The walks of all accesses that were counted.
-    pub(super) fn walked(&self) -> impl Iterator<Item = &Walk> {
-        self.walks.values().flatten().map(Box::as_ref).filter(|walk| walk.is_counted)
-    }
-
-    /// No access so far is counted.
-    pub(super) fn forget(&mut self) {
-        self.walks.values_mut().flatten().for_each(|walk| walk.is_counted = false);
+    /// The walk of an address; `None` if the tables do not map it, or it was not translated.
+    pub(super) fn walk(&self, address: u64) -> Option<&Walk> {
+        self.walks.get(&(address & !IN_PAGE))?.as_deref()
     }
 
     fn word(&self, address: u64) -> Option<u64> {
-        let page = self.pages.get(&(address & !(PAGE as u64 - 1)))?;
-        let offset = address as usize & (PAGE - 1);
-        Some(u64::from_le_bytes(page.get(offset..offset + 8)?.try_into().ok()?))
+        self.entries.get(&address).copied()
     }
 
     /// The page that an entry of this level maps, if it maps one.
@@ -133,11 +146,12 @@ impl Tables {
             let entry = self.word(place.physical).filter(|entry| entry & PRESENT != 0)?;
             entries[level - 1] = place;
             if let Some(physical) = Tables::leaf(entry, level, address) {
+                let is_global = self.has_global && entry & GLOBAL != 0;
                 return Some(Walk {
                     entries,
                     leaf: level,
                     page: self.nested(physical)?,
-                    is_counted: false,
+                    is_global,
                 });
             }
             table = entry & ADDRESS;

@@ -1,6 +1,6 @@
 //! Cases that can be counted by hand, on imagined tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::Simulated;
 
@@ -16,22 +16,42 @@ const PAGE: u64 = 4096;
 const BEGIN: u64 = vmtax_guest::layout::begin(3) as u64;
 const END_OF_BATCH: u64 = vmtax_guest::layout::end(3) as u64;
 
+/// Kinds of entries, and bits of theirs.
+const LOAD: u8 = 0;
+const STORE: u8 = 1;
+const SPACE: u8 = 3;
+const ENTRY: u8 = 4;
+const WALK: u8 = 5;
+const FLUSH: u8 = 6;
+const DROP_PAGE: u8 = 7;
+const START: u8 = 8;
+const PART: u8 = 9;
+const EXECUTED: u8 = 10;
+const FINISH: u8 = 11;
+const END: u8 = 12;
+const COUNTED: u64 = 1;
+const HAS_GLOBAL: u64 = 2;
+const ALL: u64 = 1;
+/// An instruction, and one of a kernel.
+const PROGRAM: u64 = 0x10_0000;
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
 /// A record that is written by hand.
-struct Record(Vec<u8>);
+struct Record {
+    bytes: Vec<u8>,
+    walked: BTreeSet<u64>,
+}
 
 impl Record {
     fn new() -> Record {
-        let mut record = Record(b"VMTAXMEM".to_vec());
-        record.0.extend(3_u64.to_le_bytes());
-        record
+        let mut bytes = b"VMTAXMEM".to_vec();
+        bytes.extend(4_u64.to_le_bytes());
+        Record { bytes, walked: BTreeSet::new() }
     }
 
-    fn entry(&mut self, words: [u64; 3]) {
-        self.0.extend(words.into_iter().flat_map(u64::to_le_bytes));
-    }
-
-    fn tagged(&mut self, tag: u64, first: u64, second: u64) {
-        self.entry([1 << 63 | tag, first, second]);
+    fn entry(&mut self, kind: u8, rest: u64, [second, third]: [u64; 2]) {
+        let first = u64::from(kind) << 56 | rest & ((1 << 56) - 1);
+        self.bytes.extend([first, second, third].into_iter().flat_map(u64::to_le_bytes));
     }
 
     /// Tables of a guest and a host with so many pages of 4 KiB each from [`DATA`] on, or of as much memory in pages of 2 MiB. Nested tables have 4 levels.
@@ -51,30 +71,57 @@ impl Record {
             let (physical, host) = (HOST + page * PAGE - (1 << 27), HOST + page * PAGE);
             tables.map((NESTED, physical, host, host_large), &mut next_nested);
         }
-        self.tagged(2, GUEST, NESTED | 4);
-        for (address, table) in &tables.0 {
-            self.tagged(3, *address, 0);
-            self.0.extend(table.iter().flat_map(|entry| entry.to_le_bytes()));
+        self.space(COUNTED);
+        for (table, entries) in &tables.0 {
+            let present = (0..).zip(entries).filter(|(_, entry)| **entry != 0);
+            present.for_each(|(at, entry)| self.entry(ENTRY, 0, [table + 8 * at, *entry]));
         }
     }
 
+    fn space(&mut self, flags: u64) {
+        self.walked.clear();
+        self.entry(SPACE, flags, [GUEST, NESTED | 4]);
+    }
+
     fn access(&mut self, offset: u64) {
-        self.entry([DATA + offset, HOST + offset, 0x10_0000]);
+        self.accessed(LOAD, offset, PROGRAM);
+    }
+
+    /// As the recorder does it: the page is walked before its first access.
+    fn accessed(&mut self, kind: u8, offset: u64, instruction: u64) {
+        let address = DATA + offset;
+        if self.walked.insert(address / PAGE) {
+            self.entry(WALK, address, [0, 0]);
+        }
+        self.entry(kind, address, [HOST + offset, instruction]);
+    }
+
+    /// The processor drops what it keeps; pages are walked anew.
+    fn drops(&mut self, kind: u8, rest: u64) {
+        self.walked.clear();
+        self.entry(kind, rest, [0, 0]);
     }
 
     fn finish(mut self) -> BTreeMap<u16, Outcome> {
-        self.tagged(4, END_OF_BATCH, 0);
-        self.tagged(6, 0, 0);
+        self.entry(FINISH, 0, [END_OF_BATCH, 0]);
+        self.entry(END, 0, [0, 0]);
         let mut found = BTreeMap::new();
-        record::read(self.0.as_slice(), Processor::all(), &mut found).expect("a whole record");
+        record::read(self.bytes.as_slice(), Processor::all(), &mut found).expect("a whole record");
         found
+    }
+
+    fn paging(self) -> Paging {
+        self.finish().remove(&3).expect("its batch").expect("no difference")
     }
 
     /// The counts of Zen 4.
     fn zen4(self) -> Simulated {
-        let paging = self.finish().remove(&3).expect("its batch").expect("no difference");
-        paging.simulated.iter().find(|(name, _)| *name == "zen4").expect("it is simulated").1
+        zen4(&self.paging())
     }
+}
+
+fn zen4(paging: &Paging) -> Simulated {
+    paging.simulated.iter().find(|(name, _)| *name == "zen4").expect("it is simulated").1
 }
 
 /// Pages of tables by address.
@@ -103,7 +150,7 @@ impl Imagined {
 
 fn recorded(pages: u64, large: (bool, bool)) -> Record {
     let mut record = Record::new();
-    record.tagged(1, BEGIN, 0);
+    record.entry(2, 0, [BEGIN, 0]);
     record.tables(pages, large);
     record
 }
@@ -159,8 +206,8 @@ fn a_first_walk_reads_every_entry_of_both_tables() {
 fn an_access_that_the_tables_translate_otherwise_fails_its_operation() {
     let mut record = recorded(512, (false, false));
     record.access(0);
-    record.entry([DATA + 8, HOST + 16, 0x10_0007]);
-    record.entry([DATA + (1 << 30), HOST, 0x10_0007]);
+    record.entry(LOAD, DATA + 8, [HOST + 16, 0x10_0007]);
+    record.entry(LOAD, DATA + (1 << 30), [HOST, 0x10_0007]);
     let problem = record.finish().remove(&3).expect("its batch").expect_err("it differs");
     assert_eq!(
         problem,
@@ -169,10 +216,183 @@ fn an_access_that_the_tables_translate_otherwise_fails_its_operation() {
     );
     let empty = recorded(512, (false, false)).finish().remove(&3).expect("its batch");
     assert_eq!(empty, Err("no access to memory was recorded".to_owned()));
-    let mut found = BTreeMap::new();
-    let cut = recorded(512, (false, false)).0;
-    let read = record::read(&cut[..cut.len() - 9], Processor::all(), &mut found);
-    assert_eq!(read, Err("it ends without an end mark".to_owned()));
+    // Walked with other tables.
+    let mut other = recorded(512, (false, false));
+    other.access(0);
+    other.entry(SPACE, COUNTED, [GUEST + PAGE, NESTED | 4]);
+    other.entry(LOAD, DATA, [HOST, PROGRAM]);
+    let problem = other.finish().remove(&3).expect("its batch").expect_err("it differs");
+    assert!(problem.ends_with("the tables do not map 0x8000000000"), "{problem}");
+}
+
+#[test]
+fn shadow_page_tables_are_not_walked() {
+    let mut record = recorded(8, (false, false));
+    record.entry(SPACE, COUNTED, [GUEST, 4]);
+    record.access(0);
+    let problem = record.finish().remove(&3).expect("its batch").expect_err("it has no tables");
+    assert!(problem.ends_with("run it without kvm_amd.npt=0"), "{problem}");
+}
+
+#[test]
+fn a_record_that_is_cut_or_corrupt_is_rejected() {
+    let mut record = recorded(8, (false, false));
+    record.access(0);
+    record.entry(FINISH, 0, [END_OF_BATCH, 0]);
+    let whole = record.bytes;
+    let read = |bytes: &[u8]| {
+        let mut found = BTreeMap::new();
+        record::read(bytes, Processor::all(), &mut found).map(|()| found)
+    };
+    for length in (0..whole.len()).step_by(7).chain([whole.len()]) {
+        assert_eq!(read(&whole[..length]), Err("it ends without an end mark".to_owned()));
+    }
+    let mut older = whole.clone();
+    older[8] = 3;
+    assert_eq!(read(&older), Err("it is no record of accesses of this version".to_owned()));
+    for (entry, problem) in [
+        ([13 << 56, 0, 0], "0xd is not a type of entry"),
+        ([u64::from(FINISH) << 56, 1, 0], "0x1 is no mark"),
+        ([u64::from(FINISH) << 56, u64::MAX, 0], "0xffffffffffffffff is no mark"),
+    ] {
+        let bytes = entry.map(u64::to_le_bytes).concat();
+        assert_eq!(read(&[&whole[..], &bytes].concat()), Err(problem.to_owned()));
+    }
+    // Tables that lead to themselves, and levels that there are not.
+    for (cr3, ncr3) in [(u64::MAX, u64::MAX), (0, 7), (GUEST, 0), (GUEST, GUEST | 5)] {
+        let mut record = Record::new();
+        record.entry(SPACE, u64::MAX, [cr3, ncr3]);
+        record.entry(ENTRY, 0, [GUEST, GUEST | 3]);
+        record.entry(ENTRY, 0, [0, 0x83]);
+        record.entry(ENTRY, 0, [u64::MAX, u64::MAX]);
+        for address in [0, DATA, u64::MAX] {
+            record.entry(WALK, address, [0, 0]);
+            record.entry(LOAD, address, [0, 0]);
+        }
+        assert!(record.finish().contains_key(&3));
+    }
+}
+
+#[test]
+fn what_a_processor_drops_is_walked_again() {
+    // Two pages of 4 KiB, or one of 2 MiB; then something is dropped, and both are accessed again.
+    let walks = |large, drop: &dyn Fn(&mut Record)| {
+        let mut record = recorded(512, (large, large));
+        record.access(0);
+        record.access(PAGE);
+        drop(&mut record);
+        record.access(0);
+        record.access(PAGE);
+        record.zen4().walks
+    };
+    let inval = |record: &mut Record| record.drops(DROP_PAGE, DATA + PAGE + 5);
+    for large in [false, true] {
+        let once = if large { 1 } else { 2 };
+        assert_eq!(walks(large, &|_| {}), once);
+        // Another entry to the guest, without a flush.
+        assert_eq!(walks(large, &|record| record.space(COUNTED)), once);
+        assert_eq!(walks(large, &|record| record.drops(FLUSH, 0)), 2 * once);
+        assert_eq!(walks(large, &|record| record.drops(FLUSH, ALL)), 2 * once);
+        // One entry, whatever its size.
+        assert_eq!(walks(large, &inval), once + 1);
+    }
+}
+
+#[test]
+fn a_write_to_cr3_keeps_global_pages() {
+    const GLOBAL: u64 = 1 << 8;
+    let walks = |has_global, drop: u64| {
+        let mut record = recorded(8, (false, false));
+        // The first page of data, in the lowest of the guest's tables.
+        let entry = (HOST - (1 << 27)) | 3 | GLOBAL;
+        record.entry(ENTRY, 0, [GUEST + 3 * PAGE, entry]);
+        record.space(COUNTED | if has_global { HAS_GLOBAL } else { 0 });
+        for _ in 0..2 {
+            record.access(0);
+            record.access(PAGE);
+            record.drops(FLUSH, drop);
+        }
+        record.zen4().walks
+    };
+    assert_eq!([(true, 0), (true, ALL), (false, 0)].map(|(has, drop)| walks(has, drop)), [3, 4, 4]);
+}
+
+#[test]
+fn the_walker_keeps_nested_entries_over_a_write_to_cr3() {
+    let references = |drop: Option<(u8, u64)>| {
+        let mut record = recorded(512, (false, false));
+        record.access(0);
+        if let Some((kind, rest)) = drop {
+            record.drops(kind, rest);
+        }
+        record.access(PAGE);
+        record.zen4().all_references()
+    };
+    let [nothing, cr3, page, all] =
+        [None, Some((FLUSH, 0)), Some((DROP_PAGE, DATA)), Some((FLUSH, ALL))].map(references);
+    // Three entries of the guest's upper tables are read again, their translations are kept.
+    assert_eq!((cr3 - nothing, page), (3, cr3));
+    assert_eq!(all - cr3, 8, "{nothing} {cr3} {all}");
+}
+
+#[test]
+fn a_translation_that_changes_is_dropped() {
+    let mut record = recorded(8, (false, false));
+    record.access(0);
+    // Copied on a write: the guest's entry leads to its next page.
+    record.entry(ENTRY, 0, [GUEST + 3 * PAGE, (HOST + PAGE - (1 << 27)) | 3]);
+    record.entry(WALK, DATA, [0, 0]);
+    record.entry(STORE, DATA, [HOST + PAGE, PROGRAM]);
+    // Walked again as it is.
+    record.entry(WALK, DATA, [0, 0]);
+    record.entry(LOAD, DATA, [HOST + PAGE, PROGRAM]);
+    assert_eq!(record.zen4().walks, 2);
+}
+
+#[test]
+fn a_process_and_its_kernel_are_apart_and_others_are_not_counted() {
+    let mut record = recorded(64, (false, false));
+    record.space(0);
+    record.accessed(LOAD, 9 * PAGE, PROGRAM);
+    record.space(COUNTED);
+    record.entry(START, 0, [PROGRAM, 0]);
+    record.access(0);
+    record.accessed(STORE, PAGE, KERNEL);
+    record.accessed(STORE, 0, KERNEL);
+    record.entry(EXECUTED, 0, [PROGRAM, 5]);
+    record.entry(EXECUTED, 0, [KERNEL, 7]);
+    record.space(0);
+    record.accessed(LOAD, 0, PROGRAM);
+    let paging = record.paging();
+    let kernel = paging.kernel.as_deref().expect("its kernel");
+    assert_eq!((paging.accesses, kernel.accesses, paging.start), (1, 2, Some(PROGRAM)));
+    assert_eq!((zen4(&paging).walks, zen4(kernel).walks), (1, 1));
+    let one = |number| BTreeMap::from([("4K on 4K".to_owned(), number)]);
+    assert_eq!((&paging.pages, &kernel.pages), (&one(1), &one(2)));
+    assert_eq!(paging.executed, BTreeMap::from([(PROGRAM, 5)]));
+    assert_eq!(kernel.executed, BTreeMap::from([(KERNEL, 7)]));
+    assert_eq!(paging.instructions.len(), 1);
+}
+
+#[test]
+fn what_comes_before_the_first_mark_of_a_program_fills_its_tlbs() {
+    let mut record = recorded(64, (false, false));
+    record.access(0);
+    record.entry(EXECUTED, 0, [PROGRAM, 1]);
+    record.entry(PART, 0, [1, 0]);
+    record.access(0);
+    record.access(PAGE);
+    record.entry(EXECUTED, 0, [PROGRAM, 2]);
+    record.entry(PART, 0, [0, 0]);
+    record.access(2 * PAGE);
+    let paging = record.paging();
+    assert_eq!((paging.accesses, zen4(&paging).walks), (2, 1));
+    assert_eq!(paging.executed, BTreeMap::from([(PROGRAM, 2)]));
+    let mut open = recorded(64, (false, false));
+    open.entry(PART, 0, [1, 0]);
+    open.access(0);
+    let problem = open.finish().remove(&3).expect("its batch").expect_err("it has no end");
+    assert_eq!(problem, "the program has no mark behind its last part");
 }
 
 #[test]

@@ -308,6 +308,7 @@ impl Definition {
             _ if self.boots() => Some("its boot alone"),
             Some(LinuxWork::Workload(_)) => Some("workloads"),
             Some(LinuxWork::Device(_)) => Some("disk and network"),
+            Some(LinuxWork::Process) => Some("processes"),
             Some(_) => Some("counters"),
             None => None,
         }

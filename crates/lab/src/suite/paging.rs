@@ -12,7 +12,8 @@
 //! | `matmul` | a step of a matrix product: a load from a row, a load from a column of 4,096 rows of 4,000 bytes |
 //! | `packet` | 4 KiB of a buffer added up; `-bounced`: copied first, as from a bounce buffer |
 //!
-//! A program of the user's takes the place of the patterns ([`of_program`]). An operation is then a run of the program.
+//! A program of the user's takes the place of the patterns ([`of_program`]), in a bare guest or as a process of a Linux guest. An operation is then a
+//! run of the program.
 //!
 //! Left out: what the accesses cost a processor, which `paging` simulates.
 
@@ -21,10 +22,10 @@ use iced_x86::code_asm::{
     xmm1,
 };
 use vmtax_guest::layout;
-use vmtax_guest::order::{Backing, Paging};
+use vmtax_guest::order::{Backing, LinuxWork, Paging, RecordedProgram};
 
 use super::Suite;
-use super::definition::{Definition, ExpectedExits, GuestCode, whole};
+use super::definition::{Definition, ExpectedExits, GuestCode, line, nothing, whole};
 use super::primitives::PAGE_4K;
 use crate::paging::{BYTES as PROGRAM_BYTES, SimulatedProgram};
 use crate::payload::{Assemble, Assembler};
@@ -42,6 +43,8 @@ const ROW: i32 = 4000;
 /// Packets of 4 KiB, and where their copies are.
 const PACKETS: u32 = 1024;
 const COPIES: u32 = 16 << 20;
+/// Bytes of a Linux guest.
+const LINUX_BYTES: u32 = 256 << 20;
 /// MSRs of SYSCALL (AMD64 Architecture Programmer's Manual, volume 2, 6.1.1), and EFER with LMA, LME and SCE.
 const EFER: u32 = 0xc000_0080;
 const STAR: u32 = 0xc000_0081;
@@ -118,17 +121,29 @@ operations! {
 /// The suite's operations that run a program, in place of its patterns. It is kept until the process ends.
 pub fn of_program(program: SimulatedProgram) -> &'static Suite {
     let program: &'static SimulatedProgram = Box::leak(Box::new(program));
-    let definition = |(name, summary, at): (&'static str, &'static str, Mapped)| {
-        let paging = Paging { bytes: PROGRAM_BYTES, program: true, ..mapped(at, false) };
-        let code = GuestCode {
-            paging: Some(paging),
-            program: Some(program),
-            ..whole(prepare_program, start_program)
-        };
+    let bare = |at| GuestCode {
+        paging: Some(Paging { bytes: PROGRAM_BYTES, program: true, ..mapped(at, false) }),
+        ..whole(prepare_program, start_program)
+    };
+    let process = |at| GuestCode {
+        paging: Some(Paging { bytes: LINUX_BYTES, ..mapped(at, false) }),
+        linux: Some(LinuxWork::Process),
+        ..line(nothing)
+    };
+    let definition = |(name, summary, code): (&'static str, &'static str, GuestCode)| {
+        let code = GuestCode { program: Some(program), ..code };
         Definition { name, summary, count: 1, kind: ExpectedExits::Measured, code }
     };
     let summary = "a program by size of pages, with simulated TLB misses and page walks";
-    let operations = Vec::leak(PROGRAMS.map(definition).to_vec());
+    let operations = match &program.ordered {
+        RecordedProgram::Bare(_) => {
+            PROGRAMS.map(|(name, what, at)| definition((name, what, bare(at)))).to_vec()
+        }
+        RecordedProgram::Process(_) => {
+            PROCESSES.map(|(name, what, at)| definition((name, what, process(at)))).to_vec()
+        }
+    };
+    let operations = Vec::leak(operations);
     Box::leak(Box::new(Suite { name: "paging", summary, operations, nests: false }))
 }
 
@@ -163,6 +178,40 @@ const PROGRAMS: [(&str, &str, Mapped); 7] = [
     (
         "program-2m-on-guest-memfd",
         "the program; guest 2 MiB, host a guest_memfd",
+        Mapped(true, Backing::GuestMemfd, 0),
+    ),
+];
+
+/// What a process runs on. Where its frames are is its kernel's choice.
+const PROCESSES: [(&str, &str, Mapped); 6] = [
+    (
+        "process-4k-on-4k",
+        "the program in a Linux guest; guest and host pages of 4 KiB",
+        Mapped(false, Backing::Small, 0),
+    ),
+    (
+        "process-4k-on-2m",
+        "the program in a Linux guest; guest 4 KiB, host 2 MiB (hugetlb)",
+        Mapped(false, Backing::Hugetlb, 0),
+    ),
+    (
+        "process-2m-on-4k",
+        "the program in a Linux guest; guest transparent huge pages, host 4 KiB",
+        Mapped(true, Backing::Small, 0),
+    ),
+    (
+        "process-2m-on-2m",
+        "the program in a Linux guest; guest transparent huge pages, host 2 MiB (hugetlb)",
+        Mapped(true, Backing::Hugetlb, 0),
+    ),
+    (
+        "process-2m-on-thp",
+        "the program in a Linux guest; transparent huge pages in guest and host",
+        Mapped(true, Backing::Thp, 0),
+    ),
+    (
+        "process-2m-on-guest-memfd",
+        "the program in a Linux guest; guest transparent huge pages, host a guest_memfd",
         Mapped(true, Backing::GuestMemfd, 0),
     ),
 ];

@@ -13,8 +13,8 @@
 //! With `words=ADDRESS` the machine is of arm64, whose ports are words at the start of pages, port 0's at this address.
 //!
 //! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`, and by QEMU before 9 (API 1).
-//! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
-//! in place of instructions: see `memory`. A program among them can mark parts of itself by SSC marks.
+//! With `ram=PATH`, the file of the machine's memory, accesses of guests to memory are recorded in place of instructions: see `memory`. With `processes=on`
+//! they are those of processes of Linux guests. A program can mark parts of itself by SSC marks.
 //!
 //! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates. On arm64 it is `MOVZ X9, imm16; MOVK X9, imm16, LSL 16;
 //! STR W19, [X9]` with the address of a port, or, of a program of the machine's own, `HINT 85` in place of the store.
@@ -44,7 +44,10 @@
 mod api;
 mod clock;
 mod memory;
+mod ram;
 mod record;
+mod registers;
+mod special;
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -53,10 +56,11 @@ use std::fs::File;
 use api::{Api, Insn, PluginId, QemuInfo};
 use memory::Accesses;
 use record::{QemuMarks, Recorder, TranslatedBlock};
+use special::Change;
 
 enum Mode {
-    Code(Recorder),
-    Memory(Accesses),
+    Code(Box<Recorder>),
+    Memory(Box<Accesses>),
 }
 
 /// State shared by all callbacks. TCG calls them from the one thread that executes its vCPUs: [`install`] refuses several that do not share one.
@@ -114,7 +118,7 @@ extern "C" fn framed(_vcpu: c_uint, _info: u32, address: u64, data: *mut c_void)
     }
 }
 
-/// An access of a payload; `data` is the instruction's address.
+/// An access of a guest; `data` is the instruction's address.
 extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void) {
     // SAFETY: called once, for the access that is being made.
     unsafe {
@@ -127,7 +131,7 @@ extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void)
 /// QEMU attributes its own access to the VMCB to the last instruction with a callback; instructions that can leave the guest get this one, which drops it.
 extern "C" fn ignored(_vcpu: c_uint, _info: u32, _address: u64, _data: *mut c_void) {}
 
-/// An instruction of a payload; `data` is its number.
+/// An instruction of a guest; `data` is its number.
 extern "C" fn executes(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
     if let Some(Mode::Memory(accesses)) = unsafe { mode() } {
@@ -149,7 +153,16 @@ extern "C" fn writes(vcpu: c_uint, data: *mut c_void) {
 extern "C" fn enters(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
     if let Some(Mode::Memory(accesses)) = unsafe { mode() } {
-        accesses.is_inside = !data.is_null();
+        if data.is_null() { accesses.leaves() } else { accesses.enters() }
+    }
+}
+
+/// An instruction that changes how addresses are translated; `data` is the [`Change`].
+extern "C" fn changes(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: called once; `translated_for_accesses` leaked the change.
+    let (mode, change) = unsafe { (mode(), *data.cast::<Change>()) };
+    if let Some(Mode::Memory(accesses)) = mode {
+        accesses.changes(change);
     }
 }
 
@@ -233,7 +246,12 @@ extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
     unsafe {
         let Some(Mode::Memory(accesses)) = mode() else { return };
         let api = accesses.api;
-        for index in 0..(api.tb_n_insns)(tb) {
+        let count = (api.tb_n_insns)(tb);
+        if count == 0 {
+            return;
+        }
+        let is_of_guest = accesses.is_of_guest((api.insn_vaddr)((api.tb_get_insn)(tb, 0)));
+        for index in 0..count {
             let insn = (api.tb_get_insn)(tb, index);
             let address = (api.insn_vaddr)(insn);
             let mut room = [0; 16];
@@ -244,7 +262,7 @@ extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
                 (api.insn_exec_cb)(insn, enters, api::NO_REGISTERS, data);
                 (api.mem_cb)(insn, ignored, api::NO_REGISTERS, api::READS_AND_WRITES, data);
             }
-            if accesses.code.contains(&address) {
+            if is_of_guest {
                 let data = address as usize as *mut c_void;
                 let accessed = if only_exits(bytes) { ignored } else { reached };
                 (api.mem_cb)(insn, accessed, api::NO_REGISTERS, api::READS_AND_WRITES, data);
@@ -255,6 +273,12 @@ extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
                 }
                 let number = accesses.translated(address) as *mut c_void;
                 (api.insn_exec_cb)(insn, executes, api::NO_REGISTERS, number);
+            }
+            // Behind `executes`, which takes what changed before it.
+            if let Some(change) = special::change(bytes, is_of_guest) {
+                let data = Box::leak(Box::new(change));
+                let data = std::ptr::from_mut(data).cast();
+                (api.insn_exec_cb)(insn, changes, api::NO_REGISTERS, data);
             }
         }
     }
@@ -470,9 +494,10 @@ fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
     let api = Api::find().map_err(|name| format!("this QEMU has no {name}"))?;
     let is_of_accesses = words.iter().any(|word| word.starts_with("ram="));
     let mode = if is_of_accesses {
-        Mode::Memory(Accesses::new(api, marks, out, (value("ram")?, value("code")?))?)
+        let of_processes = words.iter().any(|word| word == "processes=on");
+        Mode::Memory(Box::new(Accesses::new(api, marks, out, (value("ram")?, of_processes))?))
     } else {
-        Mode::Code(Recorder::new(api, marks, out, clock::TcgClock::start()))
+        Mode::Code(Box::new(Recorder::new(api, marks, out, clock::TcgClock::start())))
     };
     // SAFETY: no callback is registered yet.
     unsafe {

@@ -1,62 +1,90 @@
-//! Records the accesses of payloads to memory, in the second batch of each operation, with the page tables that translate them.
+//! Records the accesses of a guest to memory, in the second batch of each operation, with the entries of the page tables that translate them.
 //!
 //! # The record
 //!
-//! `VMTAXMEM`, the version, then entries of three little-endian 64-bit words. The first word of an access has bit 63 clear.
+//! `VMTAXMEM`, the version, then entries of three little-endian 64-bit words. The highest 8 bits of the first word are the entry's kind.
 //!
-//! | words | meaning |
+//! | kind | rest of the first word | second and third word | meaning |
+//! |---|---|---|---|
+//! | `LOAD`, `STORE` | guest-virtual address, sign-extended from bit 55 | host-physical address; address of the instruction | an access |
+//! | `BEGIN` | | port | the mark before a batch |
+//! | `SPACE` | `COUNTED`: what follows is the operation's; `GLOBAL`: CR4.PGE | CR3; nCR3 with the number of its levels in the lowest bits | the tables of the accesses that follow. No page is walked yet |
+//! | `ENTRY` | | host-physical address; value | an entry of the guest's or of KVM's tables, as it is now |
+//! | `WALK` | guest-virtual address | | the entries that are recorded translate its page from here on |
+//! | `FLUSH` | `ALL`: the guest's global pages, too | | the processor drops what its TLBs and its walker keep of the guest |
+//! | `PAGE` | guest-virtual address | | it drops what it keeps of this page |
+//! | `START` | | address | the first instruction of the process that is recorded |
+//! | `PART` | | 1 or 0 | a mark of a program's own: what follows is counted, or is not; what comes before the first one is not |
+//! | `EXECUTED` | | address of an instruction; number | executions of an instruction while accesses were counted; several entries add up |
+//! | `FINISH` | | port | the mark after a batch |
+//! | `END` | | | the machine stopped, or the mark `end` was written |
+//!
+//! Tables are read where they are used: when a page is accessed for the first time, when the emulator translates it otherwise than before, and anew
+//! after each entry that drops something. The reader compares each access with them.
+//!
+//! # What is seen
+//!
+//! | what | how |
 //! |---|---|
-//! | guest-virtual address, host-physical address (bit 63: a store), address of the instruction | an access |
-//! | `BEGIN`, port | the mark before a batch |
-//! | `TABLES`, CR3, nCR3 with the number of its levels in the lowest bits | the tables of the batch's accesses; pages follow |
-//! | `PAGE`, host-physical address, 0, then 4,096 bytes | a page of a table |
-//! | `PART`, 1 or 0 | a mark of a program's own: what follows is counted, or is not; what comes before the first one is not |
-//! | `EXECUTED`, address of an instruction, number | executions of an instruction of a payload in the batch; several entries add up |
-//! | `FINISH`, port | the mark after a batch |
-//! | `LOST`, guest-virtual address, host-physical address | no VMCB translates this access |
-//! | `END` | the machine stopped, or the mark `end` was written |
+//! | nCR3, ASID, TLB_CONTROL | in the VMCB to which RAX leads at VMRUN |
+//! | CR3 | read behind each VMRUN and each MOV to CR3 of the guest |
+//! | INVLPG | its operand is read behind it |
+//! | INVPCID, INVLPGA of the host | as if they dropped everything |
 //!
-//! CR3 and nCR3 are those of the VMCB in the machine's memory with nested paging and an RIP in a payload that translates the batch's first
-//! access to the address that QEMU says. All pages of both tables are recorded then; they must not change in the batch, which the reader
-//! notices as accesses that they translate otherwise.
+//! The emulated processor has neither PCID nor FLUSHBYASID: a MOV to CR3 drops all but global pages, and KVM gives a guest another ASID instead of a flush. MOV to
+//! CR4 is intercepted by KVM. Of a process (`processes=on`) what is counted is what is executed with its tables, in user mode and in the kernel. It is the
+//! first process that executes in user mode with other tables than those of the mark.
+//!
+//! Left out: the TLBs of the emulator, which drop more than a processor does; accesses of the processor's own, such as frames of interrupts that
+//! VMRUN injects.
 
-use std::collections::{BTreeMap, HashSet};
-use std::ffi::{c_int, c_void};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::Write;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
 
 use crate::api::{Api, function};
+use crate::ram::{ADDRESS, Ram};
 use crate::record::QemuMarks;
+use crate::registers::Registers;
+use crate::special::{Change, Operand};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 3;
-const TAG: u64 = 1 << 63;
-const BEGIN: u64 = TAG | 1;
-const TABLES: u64 = TAG | 2;
-const PAGE: u64 = TAG | 3;
-const FINISH: u64 = TAG | 4;
-const LOST: u64 = TAG | 5;
-const END: u64 = TAG | 6;
-const EXECUTED: u64 = TAG | 7;
-const PART: u64 = TAG | 8;
+const VERSION: u64 = 4;
+const LOAD: u8 = 0;
+const STORE: u8 = 1;
+const BEGIN: u8 = 2;
+const SPACE: u8 = 3;
+const ENTRY: u8 = 4;
+const WALK: u8 = 5;
+const FLUSH: u8 = 6;
+const PAGE: u8 = 7;
+const START: u8 = 8;
+const PART: u8 = 9;
+const EXECUTED: u8 = 10;
+const FINISH: u8 = 11;
+const END: u8 = 12;
+const COUNTED: u64 = 1;
+const GLOBAL: u64 = 2;
+const ALL: u64 = 1;
+/// Bits of the first word behind the kind.
+const REST: u64 = (1 << 56) - 1;
 
 /// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
 /// The batch of each operation that is recorded; the first warms up.
 const BATCH: u32 = 1;
 /// Offsets in a VMCB (AMD64 Architecture Programmer's Manual, volume 2, appendix B).
+const ASID: u64 = 0x58;
 const NESTED_PAGING: u64 = 0x90;
 const NCR3: u64 = 0xb0;
-const CR3: u64 = 0x550;
-const RIP: u64 = 0x578;
-/// Bits of an entry of a page table.
-const PRESENT: u64 = 1;
-const LARGE: u64 = 1 << 7;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-const PAGE_SIZE: u64 = 4096;
+/// Bits of CR4.
+const PGE: u64 = 1 << 7;
+const LA57: u64 = 1 << 12;
 const VMRUN: [u8; 3] = [0x0f, 0x01, 0xd8];
+/// Set in addresses of a kernel.
+const UPPER_HALF: u64 = 1 << 63;
+/// Pages of 4 KiB in one of 2 MiB.
+const SMALL_PAGES: u64 = 512;
 
 /// An opaque handle of QEMU's.
 #[repr(C)]
@@ -72,101 +100,33 @@ struct Addresses {
     is_store: unsafe extern "C" fn(u32) -> bool,
 }
 
-unsafe extern "C" {
-    fn mmap(
-        at: *mut c_void,
-        bytes: usize,
-        access: c_int,
-        flags: c_int,
-        file: c_int,
-        from: i64,
-    ) -> *mut c_void;
-}
-
-/// The machine's memory: as long as that of a PC below 3 GiB, physical addresses are offsets.
-struct Ram {
-    start: *const u8,
-    bytes: u64,
-}
-
-impl Ram {
-    fn map(path: &str) -> Result<Ram, String> {
-        const READ: c_int = 1;
-        const SHARED: c_int = 1;
-        let problem = |error: std::io::Error| format!("{path}: {error}");
-        let file = File::open(path).map_err(problem)?;
-        let bytes = file.metadata().map_err(problem)?.len();
-        // SAFETY: a new mapping, wherever the kernel puts it; checked below.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), bytes as usize, READ, SHARED, file.as_raw_fd(), 0)
-        };
-        if start as isize == -1 {
-            return Err(problem(std::io::Error::last_os_error()));
-        }
-        Ok(Ram { start: start.cast(), bytes })
-    }
-
-    /// The word at an address; 0 outside.
-    fn word(&self, at: u64) -> u64 {
-        if at >= self.bytes || at & 7 != 0 {
-            return 0;
-        }
-        // SAFETY: within the mapping, aligned; the vCPU that writes there is this thread.
-        unsafe { self.start.add(at as usize).cast::<u64>().read_volatile() }
-    }
-
-    /// The page at an address; `None` outside.
-    fn page(&self, at: u64) -> Option<&[u8]> {
-        let is_inside = at & (PAGE_SIZE - 1) == 0 && at.checked_add(PAGE_SIZE)? <= self.bytes;
-        // SAFETY: within the mapping; the vCPU that writes there is this thread.
-        is_inside.then(|| unsafe {
-            std::slice::from_raw_parts(self.start.add(at as usize), PAGE_SIZE as usize)
-        })
-    }
-
-    /// Where a table of so many levels maps an address, `None` if it does not. Addresses of tables are translated by `place`.
-    fn walk(
-        &self,
-        root: u64,
-        levels: u32,
-        address: u64,
-        place: &dyn Fn(u64) -> Option<u64>,
-    ) -> Option<u64> {
-        let mut table = root & ADDRESS;
-        for level in (0..levels).rev() {
-            let shift = 12 + 9 * level;
-            let entry = self.word(place(table + 8 * (address >> shift & 511))?);
-            if entry & PRESENT == 0 {
-                return None;
-            }
-            if level == 0 || (level < 3 && entry & LARGE != 0) {
-                let mask = (1 << shift) - 1;
-                return Some(entry & ADDRESS & !mask | address & mask);
-            }
-            table = entry & ADDRESS;
-        }
-        None
-    }
-}
-
-/// The tables of a guest.
-#[derive(Clone, Copy)]
-struct Roots {
+/// By what a guest's addresses are translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Space {
+    flags: u64,
     cr3: u64,
-    ncr3: u64,
-    /// Of the nested tables: those of the host, 4 or 5.
-    levels: u32,
+    /// nCR3, and the levels of the nested tables: those of the host, 4 or 5.
+    nested: (u64, u32),
 }
 
-impl Roots {
-    fn nested(self, ram: &Ram, address: u64) -> Option<u64> {
-        ram.walk(self.ncr3, self.levels, address, &Some)
-    }
+/// What becomes known with the guest's next instruction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pending {
+    is_any: bool,
+    /// CR3 was written.
+    is_written: bool,
+    drops_all: bool,
+    page: Option<Operand>,
+}
 
-    fn walk(self, ram: &Ram, address: u64) -> Option<u64> {
-        let guest = ram.walk(self.cr3, 4, address, &|table| self.nested(ram, table))?;
-        self.nested(ram, guest)
-    }
+/// Which accesses are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    All,
+    /// Those of a process that has not begun: not with this CR3.
+    NotYet(u64),
+    /// Those with this CR3.
+    With(u64),
 }
 
 /// The state of a recording of accesses.
@@ -175,9 +135,8 @@ pub(crate) struct Accesses {
     pub(crate) marks: QemuMarks,
     /// The port of the last `MOV EDX` of a mark.
     pub(crate) loaded: u32,
-    /// Addresses of payloads.
-    pub(crate) code: Range<u64>,
     addresses: Addresses,
+    registers: Registers,
     ram: Ram,
     out: Option<File>,
     unwritten: Vec<u8>,
@@ -185,14 +144,27 @@ pub(crate) struct Accesses {
     batches: BTreeMap<u32, u32>,
     /// Between the marks of a batch that is recorded.
     on: bool,
-    /// A guest executes, and not a program of the host, which may have the same addresses.
-    pub(crate) is_inside: bool,
+    /// A guest executes.
+    is_inside: bool,
     /// Where the host goes on after a guest: behind each VMRUN.
     left_at: HashSet<u64>,
-    /// Its tables are recorded.
-    has_tables: bool,
-    /// Instructions of payloads as they were translated, by number: their addresses, and how often they were executed.
+    /// Processes of Linux guests are recorded.
+    of_processes: bool,
+    counted: Counted,
+    pending: Pending,
+    /// Of the guest that executes.
+    nested: (u64, u32),
+    asid: u32,
+    /// As it was recorded last.
+    space: Space,
+    /// Host-physical pages by guest-virtual ones, as they were walked in this space.
+    pages: HashMap<u64, u64>,
+    /// Entries of tables as they were recorded last.
+    entries: HashMap<u64, u64>,
+    /// Instructions as they were translated, by number: their addresses, and how often they were executed.
     executed: Vec<(u64, u64)>,
+    /// Numbers of those that were.
+    new: Vec<usize>,
 }
 
 impl Accesses {
@@ -200,11 +172,8 @@ impl Accesses {
         api: Api,
         marks: QemuMarks,
         out: File,
-        (ram, code): (&str, &str),
+        (ram, of_processes): (&str, bool),
     ) -> Result<Accesses, String> {
-        let number =
-            |text: &str| text.parse().map_err(|_| "the argument code= is no range".to_owned());
-        let (from, end) = code.split_once('-').ok_or("the argument code= is no range")?;
         let missing = |name: &str| format!("this QEMU has no {name}");
         // SAFETY: the types are those of `qemu-plugin.h`.
         let addresses = unsafe {
@@ -221,8 +190,8 @@ impl Accesses {
             api,
             marks,
             loaded: 0,
-            code: number(from)?..number(end)?,
             addresses,
+            registers: Registers::find().map_err(missing)?,
             ram: Ram::map(ram)?,
             out: Some(out),
             unwritten,
@@ -230,8 +199,16 @@ impl Accesses {
             on: false,
             is_inside: false,
             left_at: HashSet::new(),
-            has_tables: false,
+            of_processes,
+            counted: Counted::All,
+            pending: Pending::default(),
+            nested: (0, 0),
+            asid: 0,
+            space: Space::default(),
+            pages: HashMap::new(),
+            entries: HashMap::new(),
             executed: Vec::new(),
+            new: Vec::new(),
         })
     }
 
@@ -249,28 +226,40 @@ impl Accesses {
             let batches = self.batches.entry(port).or_default();
             self.on = *batches == BATCH;
             *batches += 1;
-            self.has_tables = false;
-            self.on.then(|| self.entry([BEGIN, port.into(), 0]));
+            self.on.then(|| self.begin(port));
         } else if std::mem::take(&mut self.on) {
             self.entries_of_executed();
-            self.entry([FINISH, port.into(), 0]);
+            self.entry(FINISH, 0, [port.into(), 0]);
             self.flush();
         }
     }
 
+    fn begin(&mut self, port: u32) {
+        self.entry(BEGIN, 0, [port.into(), 0]);
+        self.counted = match self.of_processes {
+            true => Counted::NotYet(self.registers.cr3() & ADDRESS),
+            false => Counted::All,
+        };
+        self.space = Space::default();
+        self.entries.clear();
+        self.pages.clear();
+        self.pending = Pending { is_any: true, ..Pending::default() };
+    }
+
     /// Records how often instructions were executed since this was called last.
     fn entries_of_executed(&mut self) {
-        let executed: Vec<(u64, u64)> =
-            self.executed.iter().copied().filter(|(_, times)| *times > 0).collect();
-        executed.into_iter().for_each(|(at, times)| self.entry([EXECUTED, at, times]));
-        self.executed.iter_mut().for_each(|(_, times)| *times = 0);
+        for number in std::mem::take(&mut self.new) {
+            let Some((address, times)) = self.executed.get_mut(number) else { continue };
+            let words = [*address, std::mem::take(times)];
+            self.entry(EXECUTED, 0, words);
+        }
     }
 
     /// A mark of a program's own is about to be executed: the first or the last instruction that counts.
     pub(crate) fn parts(&mut self, starts: bool) {
-        if self.on && self.is_inside {
+        if self.on && self.is_inside && self.space.flags & COUNTED != 0 {
             self.entries_of_executed();
-            self.entry([PART, starts.into(), 0]);
+            self.entry(PART, 0, [starts.into(), 0]);
         }
     }
 
@@ -283,28 +272,123 @@ impl Accesses {
         self.left_at.contains(&address).then_some(false)
     }
 
-    /// An instruction of a payload is translated. Returns its number.
+    /// Whether a block that is translated now, and begins with the instruction at this address, is a guest's. QEMU has other blocks for a guest than for its
+    /// host, whatever their addresses, and translates each when it is to be executed.
+    pub(crate) fn is_of_guest(&self, first: u64) -> bool {
+        self.is_inside && !self.left_at.contains(&first)
+    }
+
+    /// VMRUN is about to be executed.
+    pub(crate) fn enters(&mut self) {
+        self.is_inside = true;
+        let vmcb = self.registers.general(0);
+        let of_asid = self.ram.word(vmcb + ASID);
+        let (asid, tlb_control) = (of_asid as u32, of_asid >> 32 & 0xff);
+        let is_nested = self.ram.word(vmcb + NESTED_PAGING) & 1 == 1;
+        let ncr3 = if is_nested { self.ram.word(vmcb + NCR3) & ADDRESS } else { 0 };
+        let nested = (ncr3, if self.registers.cr4() & LA57 != 0 { 5 } else { 4 });
+        let before = (self.nested, self.asid);
+        (self.nested, self.asid) = (nested, asid);
+        self.pending.is_any = true;
+        self.pending.drops_all |= tlb_control != 0 || before != (nested, asid);
+    }
+
+    /// The instruction behind VMRUN is about to be executed.
+    pub(crate) fn leaves(&mut self) {
+        self.is_inside = false;
+    }
+
+    /// An instruction that changes translations is about to be executed.
+    pub(crate) fn changes(&mut self, change: Change) {
+        // Those that wait for the next instruction are not lost.
+        self.pending.is_any = true;
+        match change {
+            Change::Cr3 => self.pending.is_written = true,
+            Change::Page(operand) => self.pending.page = Some(operand),
+            Change::All => self.pending.drops_all = true,
+        }
+    }
+
+    /// The guest's next instruction is about to be executed, with which a block begins.
+    fn resolve(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        if pending.drops_all || pending.is_written {
+            self.pages.clear();
+            self.entry(FLUSH, if pending.drops_all { ALL } else { 0 }, [0, 0]);
+        }
+        if let Some(operand) = pending.page {
+            let address = operand.address(|number| self.registers.general(number));
+            let first = (address >> 12) / SMALL_PAGES * SMALL_PAGES;
+            for page in first..first + SMALL_PAGES {
+                self.pages.remove(&page);
+            }
+            self.entry(PAGE, address & REST, [0, 0]);
+        }
+        self.enters_space(self.registers.cr3() & ADDRESS);
+    }
+
+    fn enters_space(&mut self, cr3: u64) {
+        let counts = match self.counted {
+            Counted::All => true,
+            Counted::NotYet(_) => false,
+            Counted::With(of_process) => of_process == cr3,
+        };
+        let has_global = self.registers.cr4() & PGE != 0;
+        let flags = if counts { COUNTED } else { 0 } | if has_global { GLOBAL } else { 0 };
+        let space = Space { flags, cr3, nested: self.nested };
+        if space != self.space {
+            self.entries_of_executed();
+            self.space = space;
+            self.pages.clear();
+            self.entry(SPACE, flags, [cr3, space.nested.0 | u64::from(space.nested.1)]);
+        }
+    }
+
+    /// An instruction of a guest is translated. Returns its number.
     pub(crate) fn translated(&mut self, address: u64) -> usize {
         self.executed.push((address, 0));
         self.executed.len() - 1
     }
 
     /// It is about to be executed.
+    #[inline]
     pub(crate) fn executes(&mut self, number: usize) {
-        if self.on
-            && self.is_inside
+        if !self.on || !self.is_inside {
+            return;
+        }
+        if self.pending.is_any {
+            self.resolve();
+        }
+        if let Counted::NotYet(of_mark) = self.counted {
+            self.may_start(number, of_mark);
+        }
+        if self.space.flags & COUNTED != 0
             && let Some((_, times)) = self.executed.get_mut(number)
         {
+            if *times == 0 {
+                self.new.push(number);
+            }
             *times += 1;
         }
     }
 
-    /// An instruction of a payload accesses memory.
+    /// This may be the first instruction of the process.
+    fn may_start(&mut self, number: usize, of_mark: u64) {
+        let address = self.executed.get(number).map_or(UPPER_HALF, |(address, _)| *address);
+        let cr3 = self.space.cr3;
+        if address & UPPER_HALF == 0 && cr3 != of_mark {
+            self.counted = Counted::With(cr3);
+            self.entry(START, 0, [address, 0]);
+            self.enters_space(cr3);
+        }
+    }
+
+    /// An instruction of a guest accesses memory.
     ///
     /// # Safety
     /// It is called by QEMU's callback for this access.
     pub(crate) unsafe fn reached(&mut self, info: u32, address: u64, instruction: u64) {
-        if !self.on || !self.is_inside || address & TAG != 0 {
+        if !self.on || !self.is_inside {
             return;
         }
         // SAFETY: guaranteed by the caller; the handle is valid during the callback.
@@ -315,84 +399,39 @@ impl Accesses {
             }
             ((self.addresses.physical)(handle), (self.addresses.is_store)(info))
         };
-        if !std::mem::replace(&mut self.has_tables, true) {
-            match self.find(address, physical) {
-                Some(roots) => self.tables(roots),
-                None => self.entry([LOST, address, physical]),
+        let (page, place) = (address >> 12, physical >> 12);
+        if self.pages.get(&page) != Some(&place) {
+            self.pages.insert(page, place);
+            self.walk(address);
+        }
+        self.entry(if is_store { STORE } else { LOAD }, address & REST, [physical, instruction]);
+    }
+
+    /// Records the entries that translate an address, as far as they are new.
+    fn walk(&mut self, address: u64) {
+        let Space { cr3, nested, .. } = self.space;
+        for (at, value) in self.ram.entries(cr3, nested, address) {
+            if self.entries.insert(at, value) != Some(value) {
+                self.entry(ENTRY, 0, [at, value]);
             }
         }
-        self.entry([address, physical | if is_store { TAG } else { 0 }, instruction]);
-    }
-
-    /// The tables that translate this access.
-    fn find(&self, address: u64, physical: u64) -> Option<Roots> {
-        let ram = &self.ram;
-        let of_vmcb = |vmcb: u64| {
-            let [paging, ncr3, cr3, rip] =
-                [NESTED_PAGING, NCR3, CR3, RIP].map(|at| ram.word(vmcb + at));
-            let is_guest = paging & 1 == 1 && ncr3 & ADDRESS == ncr3 && ncr3 != 0;
-            (is_guest && self.code.contains(&rip)).then_some((cr3, ncr3))
-        };
-        let candidates = (0..ram.bytes).step_by(PAGE_SIZE as usize).filter_map(of_vmcb);
-        let roots =
-            candidates.flat_map(|(cr3, ncr3)| [4, 5].map(|levels| Roots { cr3, ncr3, levels }));
-        { roots }.find(|roots| roots.walk(ram, address) == Some(physical))
-    }
-
-    /// Records all pages of the guest's and the nested tables.
-    fn tables(&mut self, roots: Roots) {
-        self.entry([TABLES, roots.cr3, roots.ncr3 | u64::from(roots.levels)]);
-        let mut pages = HashSet::new();
-        let mut order = Vec::new();
-        let nested = |table| Some(table);
-        self.collect((roots.ncr3 & ADDRESS, roots.levels), &nested, (&mut pages, &mut order));
-        let ram = &self.ram;
-        let guest = |table| roots.nested(ram, table);
-        self.collect((roots.cr3 & ADDRESS, 4), &guest, (&mut pages, &mut order));
-        for page in order {
-            let Some(bytes) = self.ram.page(page).map(<[u8]>::to_vec) else { continue };
-            self.entry([PAGE, page, 0]);
-            self.unwritten.extend_from_slice(&bytes);
-            self.flush_if_full();
-        }
-    }
-
-    /// The pages of a table and of those below it, each once.
-    fn collect(
-        &self,
-        (table, levels): (u64, u32),
-        place: &dyn Fn(u64) -> Option<u64>,
-        (pages, order): (&mut HashSet<u64>, &mut Vec<u64>),
-    ) {
-        let Some(page) = place(table) else { return };
-        if levels == 0 || !pages.insert(page) {
-            return;
-        }
-        order.push(page);
-        for index in 0..512 {
-            let entry = self.ram.word(page + 8 * index);
-            let is_leaf = levels == 1 || (levels <= 3 && entry & LARGE != 0);
-            if entry & PRESENT != 0 && !is_leaf {
-                self.collect((entry & ADDRESS, levels - 1), place, (&mut *pages, &mut *order));
-            }
-        }
+        self.entry(WALK, address & REST, [0, 0]);
     }
 
     pub(crate) fn end(&mut self) {
         self.on = false;
         if self.out.is_some() {
-            self.entry([END, 0, 0]);
+            self.entry(END, 0, [0, 0]);
             self.flush();
             self.out = None;
         }
     }
 
-    fn entry(&mut self, words: [u64; 3]) {
-        words.iter().for_each(|word| self.unwritten.extend_from_slice(&word.to_le_bytes()));
-        self.flush_if_full();
-    }
-
-    fn flush_if_full(&mut self) {
+    fn entry(&mut self, kind: u8, rest: u64, [second, third]: [u64; 2]) {
+        let first = u64::from(kind) << 56 | rest;
+        [first, second, third]
+            .iter()
+            .for_each(|word| self.unwritten.extend_from_slice(&word.to_le_bytes()));
         if self.unwritten.len() > PIECE {
             self.flush();
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::NetworkSetup;
+use vmtax_lab::paging::ProgramGuest;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_lab::{Ability, HostKind, HostSetup, OF_ALL_KERNELS, TSC_KHZ};
 use vmtax_machine::Stop;
@@ -136,6 +137,10 @@ pub(crate) struct LabRunArgs {
     /// instructions (SSC marks 0x111 and 0x222, as for Intel's SDE), what is between them counts; otherwise all.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["operation", "operation_file", "batches"])]
     pub(crate) program: Option<String>,
+
+    /// What runs the program of --program: nothing but the program, or Linux, the kernel of the host, with the program as a process.
+    #[arg(long, value_enum, default_value_t = GuestWord::Bare, requires = "program", conflicts_with_all = ["nested", "observe"])]
+    pub(crate) guest: GuestWord,
 
     /// Run this multiboot program, such as a .flat file of kvm-unit-tests, as a guest instead of operations. Its exits are recorded; its
     /// output and verdict are printed, and with -o kept. A failed test gives exit code 6.
@@ -445,6 +450,24 @@ pub(crate) enum HostWord {
     Arm,
     /// QEMU with this computer's KVM: exits are real; cycles are not instructions.
     Kvm,
+}
+
+/// `--guest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GuestWord {
+    /// A bare guest: the VMM carries out the few system calls of a program's start.
+    Bare,
+    /// A Linux guest: the program is a process.
+    Linux,
+}
+
+impl GuestWord {
+    pub(crate) fn guest(self) -> ProgramGuest {
+        match self {
+            GuestWord::Bare => ProgramGuest::Bare,
+            GuestWord::Linux => ProgramGuest::Linux,
+        }
+    }
 }
 
 impl HostWord {

@@ -37,7 +37,8 @@ pub(crate) fn run(args: &LabRunArgs) -> anyhow::Result<()> {
     let plan = match &args.program {
         Some(command) => {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-            let program = SimulatedProgram::read(&words).map_err(|e| fault(e, None))?;
+            let program =
+                SimulatedProgram::read(&words, args.guest.guest()).map_err(|e| fault(e, None))?;
             let suites = vec![suite::paging::of_program(program)];
             LabPlan { suites, only: Vec::new(), batches: args.batches }
         }

@@ -188,17 +188,117 @@ fn private_memory_that_a_kernel_lacks_is_skipped() {
 
 /// A static program of matmul.c, by these flags of gcc.
 fn program(name: &str, flags: &[&str]) -> String {
+    program_of("matmul.c", name, flags)
+}
+
+fn program_of(source: &str, name: &str, flags: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = folder.join(format!("{name}-{}", std::process::id()));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/matmul.c");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(source);
     let mut gcc = Command::new("gcc");
-    gcc.args(["-O2", "-o"]).arg(&program).arg(&source).args(flags);
-    assert!(gcc.status().expect("gcc").success(), "matmul.c does not compile");
+    gcc.args(["-O2", "-o"]).arg(&program).arg(&path).args(flags);
+    assert!(gcc.status().expect("gcc").success(), "{source} does not compile");
     program.to_str().unwrap().to_owned()
 }
 
 fn of_program(command: &str) -> [&str; 6] {
     ["lab", "run", "--suite", "paging", "--program", command]
+}
+
+fn of_process(command: &str) -> [&str; 8] {
+    ["lab", "run", "--suite", "paging", "--guest", "linux", "--program", command]
+}
+
+/// As in a bare guest: its kernel may evict a few entries of TLBs, and counts apart.
+#[test]
+fn a_process_of_a_linux_guest_walks_as_cachegrind_says_and_two_runs_are_equal() {
+    const EVICTED_MOST: u64 = 32;
+    let path = program("process", &["-static"]);
+    let run = of_process(&path);
+    let report = json(&run);
+    let (_, accesses, misses) = CACHEGRIND[3];
+    for (pages, sizes) in [
+        ("4k-on-4k", "4K on 4K"),
+        ("4k-on-2m", "4K on 2M"),
+        ("2m-on-4k", "2M on 4K"),
+        ("2m-on-2m", "2M on 2M"),
+        ("2m-on-thp", "2M on 2M"),
+    ] {
+        let paging = &row(&report, &format!("process-{pages}"))["paging"];
+        assert_eq!(paging["accesses"], accesses, "{pages}");
+        assert_eq!(paging["instructions_executed"], 64 * (4096 * 7 + 8) + 1, "{pages}");
+        assert_eq!(paging["branches"], 64 * (4096 + 1), "{pages}");
+        let found = serde_json::json!([{"sizes": sizes, "pages_4k": 4005}]);
+        assert_eq!(paging["pages"], found, "{pages}");
+        for (processor, (first, both)) in PROCESSORS.into_iter().zip(misses) {
+            let on = on_of(paging, processor);
+            let expected = if sizes == "2M on 2M" { (0, 0) } else { (first, both) };
+            for (what, expected) in [("l1_misses", expected.0), ("walks", expected.1)] {
+                let found = on[what].as_u64().unwrap();
+                assert!(
+                    (expected..expected + EVICTED_MOST).contains(&found),
+                    "{pages} {processor}: {what} {found}, and {expected} by cachegrind"
+                );
+            }
+        }
+        if sizes != "2M on 2M" {
+            let [walks] = paging["instructions"].as_array().unwrap().as_slice() else {
+                panic!("{paging}")
+            };
+            let text = walks["text"].as_str().unwrap();
+            assert!(
+                text.starts_with("multiply+0x") && text.ends_with(" mulss xmm0,[rdi]"),
+                "{text}"
+            );
+            assert_eq!(on_of(walks, "zen4")["walks"], 256_000);
+        }
+    }
+    assert_eq!(report["operations"], json(&run)["operations"]);
+    fs::remove_file(path).unwrap();
+}
+
+/// 512 pages are touched, and again when they are shared with a child, which itself is not counted: each store finds a page that its TLB does not have.
+#[test]
+fn pages_that_a_process_has_copied_are_walked_again() {
+    let path = program_of("child.c", "child", &["-static-pie"]);
+    let report = json(&of_process(&path));
+    for pages in ["4k-on-4k", "4k-on-2m"] {
+        let paging = &row(&report, &format!("process-{pages}"))["paging"];
+        let instructions = paging["instructions"].as_array().unwrap();
+        let of = |one: &&Value| one["text"].as_str().unwrap().starts_with("touch+0x");
+        let stores = instructions.iter().find(of).unwrap_or_else(|| panic!("{paging}"));
+        assert_eq!(stores["accesses"], 2 * 512, "{pages}");
+        for processor in PROCESSORS {
+            assert_eq!(on_of(stores, processor)["walks"], 2 * 512, "{pages} {processor}");
+        }
+        // It has zeroed and copied them.
+        let kernel = &paging["kernel"];
+        assert!(kernel["accesses"].as_u64() > Some(3 * 512 * 512), "{kernel}");
+        assert!(kernel["instructions_executed"].as_u64() > kernel["accesses"].as_u64(), "{kernel}");
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_process_that_fails_is_not_measured() {
+    let (fails, dynamic) = (program("fails-there", &["-static"]), program("dynamic-there", &[]));
+    for (command, expected, said) in [
+        (
+            format!("{fails} you 3"),
+            7,
+            "process-4k-on-4k: the program exited with code 3; its last line: the product is 8192 for you",
+        ),
+        (format!("{fails} you 3 aborts"), 7, "the program raised signal 6"),
+        (dynamic.clone(), 4, "is linked dynamically; link it with -static"),
+    ] {
+        let (code, errors) = refused(&of_process(&command));
+        assert_eq!(code, expected, "{errors}");
+        assert!(errors.contains(said), "{errors}");
+    }
+    let (code, errors) = refused(&["lab", "run", "--suite", "paging", "--guest", "linux"]);
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("--program <COMMAND>"), "{errors}");
+    [fails, dynamic].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
 /// Its marked part is the loop of `matmul`, so that cachegrind's counts are the same; they have the instructions of 64 columns of 4,096 rows.
