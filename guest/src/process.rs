@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 
 use vmtax_guest::layout;
@@ -21,8 +22,9 @@ use crate::{Result, system};
 const PROGRAM: &str = "/tmp/program";
 const OUTPUT: &str = "/tmp/output";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
-/// Emulated seconds of processor time that a run may take, and bytes that it may write.
+/// Emulated seconds of processor time that a run may take, seconds in all, and bytes that it may write to a file.
 const SECONDS_MOST: u64 = 60;
+const SECONDS_IN_ALL: u32 = 120;
 const OUTPUT_MOST: u64 = 32 << 20;
 /// The batch that is recorded.
 const RECORDED: u32 = 1;
@@ -68,6 +70,7 @@ fn run(operation: &Operation, order: &Order) -> Result<Vec<u64>> {
         let began = marks.write(begin);
         let status = spawn(process).and_then(wait);
         let ended = marks.write(end);
+        clear_up()?;
         if is_traced {
             Tracer::Outside.record(false);
         }
@@ -100,6 +103,16 @@ fn limits() -> Result<()> {
         // SAFETY: the structure is on the stack.
         if unsafe { libc::setrlimit(resource, &limit) } != 0 {
             return Err(failed("setrlimit"));
+        }
+    }
+    // Without SA_RESTART: a wait ends.
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    // SAFETY: the structure is on the stack, and its handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        if libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) != 0 {
+            return Err(failed("sigaction"));
         }
     }
     const ADDR_NO_RANDOMIZE: libc::c_ulong = 0x0004_0000;
@@ -154,14 +167,43 @@ fn spawn(process: &UserProcess) -> Result<libc::pid_t> {
     }
 }
 
-/// Waits for its end. Its children that outlive it are not waited for.
+/// Waits for its end, as long as a run may take in all.
 fn wait(pid: libc::pid_t) -> Result<ExitStatus> {
     let mut status = 0;
-    // SAFETY: writes the status only.
-    match unsafe { libc::waitpid(pid, &mut status, 0) } {
+    // SAFETY: writes the status only; the alarm's handler does nothing.
+    let found = unsafe {
+        libc::alarm(SECONDS_IN_ALL);
+        let found = libc::waitpid(pid, &mut status, 0);
+        libc::alarm(0);
+        found
+    };
+    let error = std::io::Error::last_os_error();
+    match found {
         found if found == pid => Ok(ExitStatus::from_raw(status)),
-        _ => Err(format!("waitpid: {}", std::io::Error::last_os_error())),
+        _ if error.kind() == std::io::ErrorKind::Interrupted => {
+            Err(format!("the program did not end within {SECONDS_IN_ALL} s"))
+        }
+        _ => Err(format!("waitpid: {error}")),
     }
+}
+
+/// Ends what the program has left, and takes its files away: the next run finds what this one found.
+fn clear_up() -> Result<()> {
+    // SAFETY: all processes but this one, the first, which a signal to all spares.
+    unsafe {
+        libc::kill(-1, libc::SIGKILL);
+        while libc::waitpid(-1, std::ptr::null_mut(), 0) > 0 {}
+    }
+    let failed = |error: std::io::Error| format!("/tmp: {error}");
+    for entry in fs::read_dir("/tmp").map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path != Path::new(PROGRAM) && path != Path::new(OUTPUT) {
+            let is_folder = path.symlink_metadata().map_err(failed)?.is_dir();
+            if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+                .map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 fn check(status: ExitStatus) -> Result<()> {

@@ -192,8 +192,9 @@ fn processes(
             ..Order::default()
         };
         let guest = Linux::boot((paging.bytes as usize >> 20, backing), 1, None)?;
-        let (found, back) = guest.execute(&inner, tracer)?;
+        let executed = guest.execute(&inner, tracer);
         guest.end();
+        let (found, back) = executed?;
         tracer = back;
         found.check(std::iter::once(operation.number))?;
         report.outcomes.extend(found.outcomes);

@@ -45,7 +45,7 @@ pub enum Error {
     )]
     Several { version: String },
     #[error(
-        "--scattered and --layout: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
+        "--scattered or --layout: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
     )]
     Scattered,
     /// The host's report is invalid.

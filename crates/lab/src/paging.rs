@@ -35,13 +35,15 @@ pub use processor::Processor;
 pub(crate) use program::{BYTES, RecordedCode};
 pub use program::{ProgramGuest, SimulatedProgram};
 
-/// What a run loads from files with these contents: a program within the memory of programs, each frame of a layout once, or a sentence.
+/// What a run makes of files and records with these contents: a program within the memory of programs, each frame of a layout once, or a sentence.
 ///
 /// # Panics
 /// When one of these does not hold.
 #[cfg(feature = "fuzz")]
 pub fn check_files(bytes: &[u8]) {
     program::check(bytes);
+    let read = record::read(bytes, Processor::all(), &mut BTreeMap::new());
+    assert!(!read.is_err_and(|problem| problem.is_empty()));
     if let Ok(text) = std::str::from_utf8(bytes) {
         layout::check(text);
     }

@@ -65,7 +65,9 @@ impl Paging {
         let executed = Sample::PAGING_EXECUTED.into_iter().zip(executed);
         let executed = executed.map(|(metric, n)| (metric.to_owned(), "count", n, Better::Lower));
         let instructions = self.instructions.iter().flat_map(InstructionPaging::figures);
+        // Branches of the kernel are not known.
         let kernel = self.kernel.iter().flat_map(|kernel| kernel.figures());
+        let kernel = kernel.filter(|(metric, ..)| metric != Sample::PAGING_EXECUTED[1]);
         let kernel = kernel.map(|(metric, unit, value, better)| {
             (format!("{}{metric}", Sample::PAGING_KERNEL), unit, value, better)
         });

@@ -1,4 +1,4 @@
-//! The frames of a process: which guest-physical pages of 4 KiB a kernel gave it, in the order of its addresses.
+//! The frames of a process: which guest-physical pages of 4 KiB a kernel gave it, in the order of its addresses, the largest mapping first.
 //!
 //! A file has the header `frame,pages` and a line for each part: its first frame, and how many frames come one after the other.
 
@@ -37,6 +37,8 @@ pub struct FrameLayout {
 impl FrameLayout {
     /// Most frames that an operation uses: those of 64 MiB.
     pub const MOST: usize = 16_384;
+    /// Frames from this one on are beyond what a guest of the lab has.
+    pub const BEYOND: u64 = ROOM_MIB * OF_A_MIB;
 
     /// # Errors
     /// When the file cannot be read, or has other contents.
@@ -86,7 +88,7 @@ fn frames(text: &str) -> Result<Vec<u32>, String> {
         let Some((first, pages)) = fields.filter(|(_, pages)| *pages > 0) else {
             return Err(format!("line {number} is no first frame and number of frames"));
         };
-        let end = first.checked_add(pages).filter(|end| *end <= ROOM_MIB * OF_A_MIB);
+        let end = first.checked_add(pages).filter(|end| *end <= FrameLayout::BEYOND);
         let Some(end) = end else {
             return Err(format!(
                 "line {number} has frames beyond {} GiB, which no guest of the lab has",

@@ -25,8 +25,15 @@ struct Entry {
     /// Plus 1; 0 of a free one.
     tag: u64,
     used: u64,
-    /// Of a global page.
+    page: PageKind,
+}
+
+/// What INVLPG and a write to CR3 look at.
+#[derive(Clone, Copy, Default)]
+struct PageKind {
     is_global: bool,
+    /// A part of a large page of the guest.
+    is_of_large: bool,
 }
 
 impl Lru {
@@ -61,13 +68,13 @@ impl Lru {
 
     /// Puts it in the place of what was used longest ago.
     fn put(&mut self, index: u64, tag: u64) {
-        self.put_page(index, tag, false);
+        self.put_page(index, tag, PageKind::default());
     }
 
-    fn put_page(&mut self, index: u64, tag: u64, is_global: bool) {
+    fn put_page(&mut self, index: u64, tag: u64, page: PageKind) {
         let used = self.clock + 1;
         if let Some(entry) = self.set(index).iter_mut().min_by_key(|entry| entry.used) {
-            *entry = Entry { tag: tag + 1, used, is_global };
+            *entry = Entry { tag: tag + 1, used, page };
         }
     }
 
@@ -182,15 +189,16 @@ impl Model {
         let is_large = walk.leaf > 1 && walk.page.leaf > 1;
         let page = page_of(address, is_large);
         let tag = tag_of(address, is_large);
+        let kind = PageKind { is_global: walk.is_global, is_of_large: walk.leaf > 1 };
         if !self.first(is_large, is_store).has(page, tag) {
             self.counts().l1_misses += 1;
             self.takes(self.processor.second_tlb.cycles);
             if !self.second(is_large).has(page, tag) {
                 self.counts().walks += 1;
                 self.walk(walk, address);
-                self.second(is_large).put_page(page, tag, walk.is_global);
+                self.second(is_large).put_page(page, tag, kind);
             }
-            self.first(is_large, is_store).put_page(page, tag, walk.is_global);
+            self.first(is_large, is_store).put_page(page, tag, kind);
         }
         let (found, cycles) = self.latency(physical, 0);
         self.counts().data_misses += u64::from(found > 0);
@@ -200,9 +208,12 @@ impl Model {
     pub(super) fn drop_kept(&mut self, dropped: Dropped) {
         let is_dropped = |entry: &Entry| match dropped {
             Dropped::All => true,
-            Dropped::NotGlobal => !entry.is_global,
+            Dropped::NotGlobal => !entry.page.is_global,
+            // A large page of the guest on small ones of the host is in many entries.
             Dropped::Page(at) => {
+                let is_of_same = entry.tag > 0 && (entry.tag - 1) >> 1 >> 9 == page_of(at, true);
                 [false, true].iter().any(|size| entry.tag == tag_of(at, *size) + 1)
+                    || entry.page.is_of_large && (entry.tag - 1) & 1 == 0 && is_of_same
             }
         };
         let tlbs = [&mut self.first, &mut self.second].into_iter();

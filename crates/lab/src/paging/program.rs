@@ -246,7 +246,10 @@ impl Segments {
         let moved = if kind == ET_DYN { base } else { 0 };
         let entry = header.e_entry(endian).wrapping_add(moved);
         let (mut pieces, mut end, mut headers) = (Vec::new(), room.start, 0);
-        let (mut size, mut in_file, mut has_entry) = (0, 0, false);
+        let all_headers =
+            usize::from(header.e_phentsize(endian)) * usize::from(header.e_phnum(endian));
+        let headers_end = (header.e_phoff(endian) as usize).saturating_add(all_headers);
+        let (mut size, mut in_file, mut has_entry) = (0, headers_end, false);
         for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {
             let from = segment.p_vaddr(endian).wrapping_add(moved);
             let to = from.checked_add(segment.p_memsz(endian));

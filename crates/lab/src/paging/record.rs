@@ -9,7 +9,7 @@ use vmtax_guest::layout;
 use super::accessed::{InstructionPaging, Outcome, Paging};
 use super::model::{Access, Dropped, Model};
 use super::processor::Processor;
-use super::tables::{Leaves, Tables, sizes};
+use super::tables::{Leaves, Tables, WALKS_MOST, sizes, within};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
 const VERSION: u64 = 4;
@@ -39,6 +39,8 @@ const UPPER_HALF: u64 = 1 << 63;
 /// In place of the address of an instruction: of those whose accesses are not counted, and of the guest's kernel.
 const UNCOUNTED: u64 = u64::MAX;
 const KERNEL: u64 = u64::MAX - 1;
+/// Most instructions of a batch that are executed, and that access memory: more than a program has.
+const INSTRUCTIONS_MOST: usize = 1 << 20;
 /// Size of a read.
 const PIECE: usize = 1 << 20;
 
@@ -57,6 +59,8 @@ struct Batch {
     start: Option<u64>,
     /// Executions of instructions by address.
     executed: BTreeMap<u64, u64>,
+    /// Of all of them.
+    executions: u64,
     /// Numbers of instructions that access memory by address, and what each accessed.
     numbers: HashMap<u64, usize>,
     by_number: Vec<(u64, u64)>,
@@ -91,7 +95,7 @@ pub(super) fn read(
             LOAD | STORE => batch.access(
                 Access { address: extended(rest), physical: second, is_store: kind == STORE },
                 third,
-            ),
+            )?,
             BEGIN => batch = Batch::new(processors),
             SPACE => batch.enter(rest, second, third),
             ENTRY => batch.tables.add(second, third)?,
@@ -101,7 +105,7 @@ pub(super) fn read(
             PAGE => batch.drop_kept(Dropped::Page(extended(rest))),
             START => batch.start = Some(second),
             PART => batch.part(second == 1),
-            EXECUTED if batch.is_part => *batch.executed.entry(second).or_default() += third,
+            EXECUTED if batch.is_part => batch.execute(second, third)?,
             EXECUTED => {}
             FINISH => {
                 let mark = u16::try_from(second).ok().and_then(layout::mark);
@@ -139,6 +143,7 @@ impl Batch {
             is_marked: false,
             start: None,
             executed: BTreeMap::new(),
+            executions: 0,
             numbers: HashMap::new(),
             by_number: Vec::new(),
             pages: HashMap::new(),
@@ -173,6 +178,7 @@ impl Batch {
     fn part(&mut self, starts: bool) {
         if !std::mem::replace(&mut self.is_marked, true) {
             self.executed.clear();
+            self.executions = 0;
             self.pages.clear();
             self.by_number.iter_mut().for_each(|(_, accesses)| *accesses = 0);
             self.models.iter_mut().for_each(|model| model.counts.fill(Simulated::default()));
@@ -180,17 +186,29 @@ impl Batch {
         self.is_part = starts;
     }
 
-    fn access(&mut self, access: Access, instruction: u64) {
+    /// An instruction was executed so often more.
+    fn execute(&mut self, address: u64, times: u64) -> Result<(), String> {
+        within(self.executed.len(), INSTRUCTIONS_MOST)?;
+        // All together are fewer than a clock counts.
+        let all = self.executions.checked_add(times);
+        self.executions = all.ok_or("its instructions were executed too often")?;
+        *self.executed.entry(address).or_default() += times;
+        Ok(())
+    }
+
+    fn access(&mut self, access: Access, instruction: u64) -> Result<(), String> {
         let Access { address, physical, .. } = access;
         self.accesses += 1;
         let Some(walk) = self.tables.walk(address) else {
-            return self.differs(format!("the tables do not map {address:#x}"));
+            self.differs(format!("the tables do not map {address:#x}"));
+            return Ok(());
         };
         let walked = walk.translated(address);
         if walked != physical {
-            return self.differs(format!(
+            self.differs(format!(
                 "the tables translate {address:#x} to {walked:#x} and the emulator accessed {physical:#x}, by the instruction at {instruction:#x}"
             ));
+            return Ok(());
         }
         // What an instruction of a program accesses there is a frame of its interrupt.
         let is_of_kernel = (instruction | address) & UPPER_HALF != 0;
@@ -209,6 +227,8 @@ impl Batch {
         }
         self.by_number[number].1 += 1;
         self.models.iter_mut().for_each(|model| model.access(number, walk, access));
+        within(self.by_number.len(), INSTRUCTIONS_MOST)?;
+        within(self.pages.len(), WALKS_MOST)
     }
 
     fn differs(&mut self, how: String) {

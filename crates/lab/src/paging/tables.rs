@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 /// Bits of an entry.
 const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -13,13 +14,11 @@ const IN_PAGE: u64 = 4095;
 const GUEST_LEVELS: usize = 4;
 /// Most entries of tables of a batch, and most pages: those of 16 GiB in pages of 4 KiB, more than a machine has.
 const ENTRIES_MOST: usize = 1 << 23;
-const WALKS_MOST: usize = 1 << 22;
+pub(super) const WALKS_MOST: usize = 1 << 22;
 
-fn within(number: usize, most: usize) -> Result<(), String> {
+pub(super) fn within(number: usize, most: usize) -> Result<(), String> {
     let is_within = number <= most;
-    is_within
-        .then_some(())
-        .ok_or_else(|| "its tables are larger than those of any guest".to_owned())
+    is_within.then_some(()).ok_or_else(|| "it is of more memory than any guest has".to_owned())
 }
 
 /// Bits of an address that a table of this level, from 1, does not translate.
@@ -53,6 +52,8 @@ pub(super) struct Nested {
     /// Levels of the tables.
     pub(super) levels: usize,
     pub(super) physical: u64,
+    /// All entries allow stores.
+    is_writable: bool,
 }
 
 /// The walk of a guest-virtual page of 4 KiB.
@@ -64,6 +65,7 @@ pub(super) struct Walk {
     pub(super) page: Nested,
     /// A write to CR3 does not drop it.
     pub(super) is_global: bool,
+    is_writable: bool,
 }
 
 /// Levels of the entries that map a page: of the guest's, and of the host's.
@@ -96,11 +98,13 @@ impl Tables {
         within(self.entries.len(), ENTRIES_MOST)
     }
 
-    /// Translates the page of an address anew. Returns whether it was translated otherwise before.
+    /// Translates the page of an address anew. Returns whether it was translated otherwise before, or was read-only and is no longer.
     pub(super) fn translate(&mut self, address: u64) -> Result<bool, String> {
         let page = address & !IN_PAGE;
         let walk = self.walk_of(page).map(Box::new);
-        let place = |walk: &Option<Box<Walk>>| walk.as_ref().map(|walk| walk.translated(page));
+        let place = |walk: &Option<Box<Walk>>| {
+            walk.as_ref().map(|walk| (walk.translated(page), walk.is_writable))
+        };
         let now = place(&walk);
         let before = self.walks.insert(page, walk);
         within(self.walks.len(), WALKS_MOST)?;
@@ -124,12 +128,14 @@ impl Tables {
     }
 
     fn nested(&self, address: u64) -> Option<Nested> {
-        let mut found = Nested { address, levels: self.levels, ..Nested::default() };
+        let mut found =
+            Nested { address, levels: self.levels, is_writable: true, ..Nested::default() };
         let mut table = self.ncr3;
         for level in (1..=self.levels).rev() {
             let at = table + 8 * (address >> shift(level) & 511);
             let entry = self.word(at).filter(|entry| entry & PRESENT != 0)?;
             found.entries[level - 1] = at;
+            found.is_writable &= entry & WRITABLE != 0;
             if let Some(physical) = Tables::leaf(entry, level, address) {
                 return Some(Nested { leaf: level, physical, ..found });
             }
@@ -141,18 +147,17 @@ impl Tables {
     fn walk_of(&self, address: u64) -> Option<Walk> {
         let mut entries = [Nested::default(); GUEST_LEVELS];
         let mut table = self.cr3;
+        let mut is_writable = true;
         for level in (1..=GUEST_LEVELS).rev() {
             let place = self.nested(table + 8 * (address >> shift(level) & 511))?;
             let entry = self.word(place.physical).filter(|entry| entry & PRESENT != 0)?;
             entries[level - 1] = place;
+            is_writable &= entry & WRITABLE != 0;
             if let Some(physical) = Tables::leaf(entry, level, address) {
                 let is_global = self.has_global && entry & GLOBAL != 0;
-                return Some(Walk {
-                    entries,
-                    leaf: level,
-                    page: self.nested(physical)?,
-                    is_global,
-                });
+                let page = self.nested(physical)?;
+                is_writable &= page.is_writable;
+                return Some(Walk { entries, leaf: level, page, is_global, is_writable });
             }
             table = entry & ADDRESS;
         }

@@ -276,8 +276,8 @@ fn a_record_that_is_cut_or_corrupt_is_rejected() {
 #[test]
 fn what_a_processor_drops_is_walked_again() {
     // Two pages of 4 KiB, or one of 2 MiB; then something is dropped, and both are accessed again.
-    let walks = |large, drop: &dyn Fn(&mut Record)| {
-        let mut record = recorded(512, (large, large));
+    let of = |large, drop: &dyn Fn(&mut Record)| {
+        let mut record = recorded(512, large);
         record.access(0);
         record.access(PAGE);
         drop(&mut record);
@@ -286,6 +286,11 @@ fn what_a_processor_drops_is_walked_again() {
         record.zen4().walks
     };
     let inval = |record: &mut Record| record.drops(DROP_PAGE, DATA + PAGE + 5);
+    // A large page of the guest on small ones of the host has an entry for each, and all are dropped.
+    assert_eq!(of((true, false), &|_| {}), 2);
+    assert_eq!(of((true, false), &inval), 4);
+    assert_eq!(of((false, true), &inval), 3);
+    let walks = |large, drop: &dyn Fn(&mut Record)| of((large, large), drop);
     for large in [false, true] {
         let once = if large { 1 } else { 2 };
         assert_eq!(walks(large, &|_| {}), once);
@@ -296,6 +301,36 @@ fn what_a_processor_drops_is_walked_again() {
         // One entry, whatever its size.
         assert_eq!(walks(large, &inval), once + 1);
     }
+}
+
+/// A store to a page that was read-only has faulted, which drops the page.
+#[test]
+fn a_page_that_becomes_writable_is_walked_again() {
+    let walks = |before: u64, after: u64| {
+        let mut record = recorded(8, (false, false));
+        let at = GUEST + 3 * PAGE;
+        let frame = HOST - (1 << 27);
+        record.entry(ENTRY, 0, [at, frame | before]);
+        record.entry(WALK, DATA, [0, 0]);
+        record.access(0);
+        record.entry(ENTRY, 0, [at, frame | after]);
+        record.entry(WALK, DATA, [0, 0]);
+        record.access(0);
+        record.zen4().walks
+    };
+    assert_eq!([walks(1, 3), walks(3, 3), walks(1, 1)], [2, 1, 1]);
+}
+
+#[test]
+fn instructions_are_not_executed_more_often_than_can_be_counted() {
+    let mut record = recorded(8, (false, false));
+    record.access(0);
+    for _ in 0..2 {
+        record.entry(EXECUTED, 0, [PROGRAM, u64::MAX / 2 + 1]);
+    }
+    let mut found = BTreeMap::new();
+    let problem = super::record::read(&record.bytes[..], Processor::all(), &mut found).unwrap_err();
+    assert_eq!(problem, "its instructions were executed too often");
 }
 
 #[test]

@@ -19,8 +19,8 @@
 //! | `FINISH` | | port | the mark after a batch |
 //! | `END` | | | the machine stopped, or the mark `end` was written |
 //!
-//! Tables are read where they are used: when a page is accessed for the first time, when the emulator translates it otherwise than before, and anew
-//! after each entry that drops something. The reader compares each access with them.
+//! Tables are read where they are used: when a page is accessed for the first time, when the emulator translates it otherwise than before, when a page
+//! that was read-only is stored to, and anew after each entry that drops something. The reader compares each access with them.
 //!
 //! # What is seen
 //!
@@ -36,14 +36,14 @@
 //! first process that executes in user mode with other tables than those of the mark.
 //!
 //! Left out: the TLBs of the emulator, which drop more than a processor does; accesses of the processor's own, such as frames of interrupts that
-//! VMRUN injects.
+//! VMRUN injects; the second page of an access that crosses into the next one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::Write;
 
 use crate::api::{Api, function};
-use crate::ram::{ADDRESS, Ram};
+use crate::ram::{ADDRESS, Ram, WRITABLE};
 use crate::record::QemuMarks;
 use crate::registers::Registers;
 use crate::special::{Change, Operand};
@@ -157,8 +157,8 @@ pub(crate) struct Accesses {
     asid: u32,
     /// As it was recorded last.
     space: Space,
-    /// Host-physical pages by guest-virtual ones, as they were walked in this space.
-    pages: HashMap<u64, u64>,
+    /// Host-physical pages by guest-virtual ones, as they were walked in this space, and whether they could be written to.
+    pages: HashMap<u64, (u64, bool)>,
     /// Entries of tables as they were recorded last.
     entries: HashMap<u64, u64>,
     /// Instructions as they were translated, by number: their addresses, and how often they were executed.
@@ -400,22 +400,28 @@ impl Accesses {
             ((self.addresses.physical)(handle), (self.addresses.is_store)(info))
         };
         let (page, place) = (address >> 12, physical >> 12);
-        if self.pages.get(&page) != Some(&place) {
-            self.pages.insert(page, place);
-            self.walk(address);
+        // A store to a page that was read-only has faulted before, which drops the page.
+        let is_known =
+            |(before, is_writable): &(u64, bool)| *before == place && (*is_writable || !is_store);
+        if !self.pages.get(&page).is_some_and(is_known) {
+            let is_writable = self.walk(address) || is_store;
+            self.pages.insert(page, (place, is_writable));
         }
         self.entry(if is_store { STORE } else { LOAD }, address & REST, [physical, instruction]);
     }
 
-    /// Records the entries that translate an address, as far as they are new.
-    fn walk(&mut self, address: u64) {
+    /// Records the entries that translate an address, as far as they are new. Returns whether all of them allow stores.
+    fn walk(&mut self, address: u64) -> bool {
         let Space { cr3, nested, .. } = self.space;
-        for (at, value) in self.ram.entries(cr3, nested, address) {
+        let entries = self.ram.entries(cr3, nested, address);
+        let is_writable = entries.iter().all(|(_, entry)| entry & WRITABLE != 0);
+        for (at, value) in entries {
             if self.entries.insert(at, value) != Some(value) {
                 self.entry(ENTRY, 0, [at, value]);
             }
         }
         self.entry(WALK, address & REST, [0, 0]);
+        is_writable
     }
 
     pub(crate) fn end(&mut self) {

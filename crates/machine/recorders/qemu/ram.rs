@@ -17,6 +17,7 @@ unsafe extern "C" {
 
 /// Bits of an entry of a page table.
 const PRESENT: u64 = 1;
+pub(crate) const WRITABLE: u64 = 2;
 const LARGE: u64 = 1 << 7;
 pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Levels of the guest's tables.

@@ -1,5 +1,6 @@
 //! `vmtax lab layout`.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,9 +27,9 @@ pub(crate) fn run(args: &LayoutArgs) -> anyhow::Result<()> {
         Ok(file) => file,
         Err(error) => return cannot("pagemap", &error),
     };
-    let mut frames = Vec::new();
+    let (mut frames, mut taken) = (Vec::new(), HashSet::new());
     for mapping in &mappings {
-        if let Err(error) = add(&mut frames, mapping, &pagemap) {
+        if let Err(error) = add((&mut frames, &mut taken), mapping, &pagemap) {
             return cannot("pagemap", &error);
         }
     }
@@ -38,14 +39,25 @@ pub(crate) fn run(args: &LayoutArgs) -> anyhow::Result<()> {
         all if all.iter().all(|frame| *frame == 0) => {
             fail(Code::Input, format!("process {pid}: the kernel shows its frames to root alone"))
         }
+        all if all.iter().any(|frame| *frame >= FrameLayout::BEYOND) => {
+            let room = FrameLayout::BEYOND >> 18;
+            let message = format!(
+                "process {pid}: has frames beyond {room} GiB, which no guest of the lab has"
+            );
+            fail(Code::Data, message)
+        }
         all => output::write(args.output.as_deref(), |out| {
             Ok(out.write_all(FrameLayout::text(all).as_bytes())?)
         }),
     }
 }
 
-/// Adds the frames of a mapping (Documentation/admin-guide/mm/pagemap.rst).
-fn add(frames: &mut Vec<u64>, mapping: &Mapping, pagemap: &File) -> io::Result<()> {
+/// Adds the frames of a mapping (Documentation/admin-guide/mm/pagemap.rst), each once: the page of zeros and merged pages are mapped often.
+fn add(
+    (frames, taken): (&mut Vec<u64>, &mut HashSet<u64>),
+    mapping: &Mapping,
+    pagemap: &File,
+) -> io::Result<()> {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
     let mut part = vec![0; 1 << 16];
@@ -57,7 +69,8 @@ fn add(frames: &mut Vec<u64>, mapping: &Mapping, pagemap: &File) -> io::Result<(
         let entries = entries.iter().map(|entry| u64::from_le_bytes(*entry));
         let present = entries.filter(|entry| entry & PRESENT != 0).map(|entry| entry & FRAME);
         let free = FrameLayout::MOST - frames.len();
-        frames.extend(present.take(free));
+        // Frames that are not shown are all 0.
+        frames.extend(present.filter(|frame| *frame == 0 || taken.insert(*frame)).take(free));
         at += length as u64;
     }
     Ok(())

@@ -128,7 +128,8 @@ impl TurnsCell {
     }
 }
 
-/// Two boots. Each wake-up is one interrupt and one halt; the program's start, its end and ticks add some.
+/// Two boots. Each wake-up is one interrupt and one halt; the program's start, its end and ticks add some. A vCPU whose interrupt comes before it halts does
+/// not halt: 2 of 312 were seen.
 #[test]
 fn interrupts_between_processors_are_the_same_in_each_boot() {
     let folder = tempfile::tempdir().unwrap();
@@ -145,9 +146,13 @@ fn interrupts_between_processors_are_the_same_in_each_boot() {
         for TurnsCell { operations, sent, halts, waits, .. } in [&one, &two] {
             assert!(*operations > 100.0, "{workload}: {operations}");
             let expected = each * operations;
-            for (what, found) in [("sent", sent.unwrap()), ("halted", *halts)] {
+            let early = 0.02 * expected;
+            for (what, found, fewer) in [("sent", sent.unwrap(), 0.0), ("halted", *halts, early)] {
                 let more = found - expected;
-                assert!((0.0..=20.0).contains(&more), "{workload}: {what} {found} of {expected}");
+                assert!(
+                    (-fewer..=20.0).contains(&more),
+                    "{workload}: {what} {found} of {expected}"
+                );
             }
             // On one processor it is a fifth of all.
             assert!(*waits < 0.01, "{workload}: {waits}");

@@ -209,13 +209,12 @@ fn of_process(command: &str) -> [&str; 8] {
     ["lab", "run", "--suite", "paging", "--guest", "linux", "--program", command]
 }
 
-/// As in a bare guest: its kernel may evict a few entries of TLBs, and counts apart.
+/// As in a bare guest: its kernel may evict a few entries of TLBs, and counts apart. When its clock interrupts depends on the boot.
 #[test]
-fn a_process_of_a_linux_guest_walks_as_cachegrind_says_and_two_runs_are_equal() {
+fn a_process_of_a_linux_guest_walks_as_cachegrind_says() {
     const EVICTED_MOST: u64 = 32;
     let path = program("process", &["-static"]);
-    let run = of_process(&path);
-    let report = json(&run);
+    let report = json(&of_process(&path));
     let (_, accesses, misses) = CACHEGRIND[3];
     for (pages, sizes) in [
         ("4k-on-4k", "4K on 4K"),
@@ -242,6 +241,8 @@ fn a_process_of_a_linux_guest_walks_as_cachegrind_says_and_two_runs_are_equal() 
             }
         }
         if sizes != "2M on 2M" {
+            let references = number(&on_of(paging, "zen4")["references_per_walk"]);
+            assert!((references - 2.0).abs() < 5e-3, "{pages} {references}");
             let [walks] = paging["instructions"].as_array().unwrap().as_slice() else {
                 panic!("{paging}")
             };
@@ -253,7 +254,6 @@ fn a_process_of_a_linux_guest_walks_as_cachegrind_says_and_two_runs_are_equal() 
             assert_eq!(on_of(walks, "zen4")["walks"], 256_000);
         }
     }
-    assert_eq!(report["operations"], json(&run)["operations"]);
     fs::remove_file(path).unwrap();
 }
 
@@ -491,7 +491,7 @@ fn accesses_are_recorded_on_one_host_and_without_a_profile() {
         ),
         (
             &["--operation", "matmul-4k-on-4k,cpuid", "--scattered", "64"],
-            "--scattered and --layout: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
+            "--scattered or --layout: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
         ),
         (
             &["--suite", "paging", "--profile"],
