@@ -100,33 +100,36 @@ impl Audit<'_> {
 
     /// A row for each check and subject.
     fn table(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::words("verdict", "verdict"),
-            Column::words("check", "check"),
-            Column::words("subject", "of"),
-            Column::words("what", "found").class("described"),
-            Column::words("evidence", "seen").class("described"),
-            Column::number("gain_share", "gain at most").help("of the run's time not halted"),
-            Column::words("fix", "fix").class("described"),
-            Column::words("why", "why").without(PAGE),
-        ]);
-        for finding in self.findings {
-            let found = &finding.found;
-            let why = words::rule(finding.rule.id).why;
-            let seen: Vec<String> = found.evidence.iter().map(text::evidence).collect();
-            let gain = finding.measured.as_ref().and_then(|measured| measured.gain.share());
-            table.row(vec![
-                Cell::Word(found.verdict.name()),
-                Cell::Word(finding.check.id.name()).titled(why.to_owned()),
-                Cell::Name(self.subject(finding.subject)),
-                Cell::Name(words::found(found)),
-                Cell::Name(seen.join("; ")),
-                gain.map_or(Cell::Empty, Cell::Share),
-                found.fix.as_ref().map_or(Cell::Empty, |fix| Cell::Name(fix_line(fix))),
-                Cell::Word(why),
-            ]);
-        }
-        table
+        let why = |finding: &AuditFinding| words::rule(finding.rule.id).why;
+        Table::of(self.findings)
+            .column(Column::words("verdict", "verdict"), |finding| {
+                Cell::Word(finding.found.verdict.name())
+            })
+            .column(Column::words("check", "check"), |finding| {
+                Cell::Word(finding.check.id.name()).titled(why(finding).to_owned())
+            })
+            .column(Column::words("subject", "of"), |finding| {
+                Cell::Name(self.subject(finding.subject))
+            })
+            .column(Column::words("what", "found").class("described"), |finding| {
+                Cell::Name(words::found(&finding.found))
+            })
+            .column(Column::words("evidence", "seen").class("described"), |finding| {
+                let seen: Vec<String> = finding.found.evidence.iter().map(text::evidence).collect();
+                Cell::Name(seen.join("; "))
+            })
+            .column(
+                Column::number("gain_share", "gain at most").help("of the run's time not halted"),
+                |finding| {
+                    let gain = finding.measured.as_ref().and_then(|found| found.gain.share());
+                    Cell::of(gain, Cell::Share)
+                },
+            )
+            .column(Column::words("fix", "fix").class("described"), |finding| {
+                Cell::of(finding.found.fix.as_ref(), |fix| Cell::Name(fix_line(fix)))
+            })
+            .column(Column::words("why", "why").without(PAGE), |finding| Cell::Word(why(finding)))
+            .table()
     }
 
     /// A POSIX shell script with the fixes. It is there to be read; nothing runs it.

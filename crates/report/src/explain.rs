@@ -166,63 +166,52 @@ const MUCH_UNKNOWN: f64 = 0.01;
 
 /// The categories of a workload and what each loses.
 pub(crate) fn workload_table(workload: &WorkloadResults) -> Table {
-    let mut columns = vec![
-        Column::words("category", "category"),
-        Column::data("value").only(JSON),
-        Column::number("", "median").only(PEOPLE),
-        Column::minor("runs", "runs", 2),
-    ];
-    match workload.has_kinds {
-        true => columns.extend([
-            Column::number("loss_to_plain", "loss to plain"),
-            Column::minor("loss_to_baseline", "loss to baseline", 1),
-        ]),
-        false => columns.push(Column::number("loss_to_best", "loss to best")),
-    }
-    let mut table = Table::new(columns);
     let loss = |beside: &Option<CategoryBeside>| {
         Cell::of(beside.as_ref(), |beside| Cell::Share(beside.loss))
     };
-    for row in &workload.rows {
-        let median = format!("{} {}", significant(row.value), workload.unit);
-        let mut cells = vec![
-            Cell::Name(row.category.clone()),
-            Cell::Number(row.value),
-            Cell::Written(median, sort_key(row.value)),
-            Cell::Count(row.runs as u64),
-            loss(&row.plain),
-        ];
-        cells.extend(workload.has_kinds.then(|| loss(&row.baseline)));
-        table.row(cells);
+    let table = Table::of(&workload.rows)
+        .column(Column::words("category", "category"), |row| Cell::Name(row.category.clone()))
+        .column(Column::data("value").only(JSON), |row| Cell::Number(row.value))
+        .column(Column::number("", "median").only(PEOPLE), |row| {
+            let median = format!("{} {}", significant(row.value), workload.unit);
+            Cell::Written(median, sort_key(row.value))
+        })
+        .column(Column::minor("runs", "runs", 2), |row| Cell::Count(row.runs as u64));
+    let [key, title] = match workload.has_kinds {
+        true => ["loss_to_plain", "loss to plain"],
+        false => ["loss_to_best", "loss to best"],
+    };
+    let table = table.column(Column::number(key, title), |row| loss(&row.plain));
+    if !workload.has_kinds {
+        return table.table();
     }
     table
+        .column(Column::minor("loss_to_baseline", "loss to baseline", 1), |row| loss(&row.baseline))
+        .table()
 }
 
 /// The worst category of each workload, what got its loss back, and what part of it a bounce buffer alone has.
 fn worst_table(workloads: &[Arc<WorkloadResults>]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("workload", "workload"),
-        Column::words("worst", "worst"),
-        Column::number("loss", "loss"),
-        Column::minor("measured", "measured", 2),
-        Column::number("got_back", "recovered"),
-        Column::minor("bounce", "of it by bounce buffer", 1),
-    ]);
-    for workload in workloads {
-        let Some(worst) = &workload.worst else { continue };
-        let back = workload.recovered.iter().find(|one| one.category == worst.category);
-        table.row(vec![
-            Cell::Name(workload.name.clone()),
-            Cell::Name(worst.category.clone()),
-            Cell::Share(workload.loss()),
-            Cell::Name(words::figures(workload)),
+    let worst = workloads.iter().filter_map(|workload| Some((workload, workload.worst.as_ref()?)));
+    Table::of(worst)
+        .column(Column::words("workload", "workload"), |(workload, _)| {
+            Cell::Name(workload.name.clone())
+        })
+        .column(Column::words("worst", "worst"), |(_, worst)| Cell::Name(worst.category.clone()))
+        .column(Column::number("loss", "loss"), |(workload, _)| Cell::Share(workload.loss()))
+        .column(Column::minor("measured", "measured", 2), |(workload, _)| {
+            Cell::Name(words::figures(workload))
+        })
+        .column(Column::number("got_back", "recovered"), |(workload, worst)| {
+            let back = workload.recovered.iter().find(|one| one.category == worst.category);
             Cell::of(back, |one| {
                 Cell::Name(format!("{} by {}", percent(one.part.min(1.0)), one.option))
-            }),
-            Cell::of(workload.bounce, Cell::Share),
-        ]);
-    }
-    table
+            })
+        })
+        .column(Column::minor("bounce", "of it by bounce buffer", 1), |(workload, _)| {
+            Cell::of(workload.bounce, Cell::Share)
+        })
+        .table()
 }
 
 impl Explained<'_> {
@@ -458,46 +447,32 @@ impl Explained<'_> {
 
     /// For a spreadsheet: a line for each finding, what matters most first; the first is the verdict's.
     pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let keys = [
-            "id",
-            "certainty",
-            "means",
-            "exits",
-            "cost_low",
-            "cost_high",
-            "cost",
-            "place",
-            "action",
-            "condition",
-            "trial",
-            "evidence",
-            "disproof",
-            "next",
-        ];
-        let mut table = Table::new(keys.map(Column::data).to_vec());
-        let word = |word: Option<&'static str>| word.map_or(Cell::Empty, Cell::Word);
-        for finding in &self.explanation.findings {
-            let shaped = shaped(finding);
-            let [low, high] = shaped.cost_share.map_or([None, None], |range| range.map(Some));
-            let remedy = shaped.remedies.first();
-            table.row(vec![
-                Cell::Word(shaped.id),
-                Cell::Word(shaped.certainty),
-                Cell::Name(shaped.means),
-                Cell::of(shaped.exits, Cell::Count),
-                Cell::of(low, Cell::Share),
-                Cell::of(high, Cell::Share),
-                Cell::Name(shaped.cost),
-                word(remedy.map(|remedy| remedy.place)),
-                word(remedy.map(|remedy| remedy.action)),
-                word(remedy.and_then(|remedy| remedy.condition)),
-                remedy.map_or(Cell::Empty, |remedy| Cell::Name(remedy.trial.says.clone())),
-                Cell::Name(shaped.evidence.join("; ")),
-                Cell::Word(shaped.disproof),
-                Cell::Word(shaped.next),
-            ]);
-        }
-        table.csv(out)
+        let shaped = self.explanation.findings.iter().map(shaped);
+        let first = |finding: &ShapedExplain, of: fn(&RemedyShape) -> Option<&'static str>| {
+            Cell::of(finding.remedies.first().and_then(of), Cell::Word)
+        };
+        let cost = |finding: &ShapedExplain, end: usize| {
+            Cell::of(finding.cost_share.map(|range| range[end]), Cell::Share)
+        };
+        Table::of(shaped)
+            .column(Column::data("id"), |finding| Cell::Word(finding.id))
+            .column(Column::data("certainty"), |finding| Cell::Word(finding.certainty))
+            .column(Column::data("means"), |finding| Cell::Name(finding.means.clone()))
+            .column(Column::data("exits"), |finding| Cell::of(finding.exits, Cell::Count))
+            .column(Column::data("cost_low"), |finding| cost(finding, 0))
+            .column(Column::data("cost_high"), |finding| cost(finding, 1))
+            .column(Column::data("cost"), |finding| Cell::Name(finding.cost.clone()))
+            .column(Column::data("place"), |finding| first(finding, |remedy| Some(remedy.place)))
+            .column(Column::data("action"), |finding| first(finding, |remedy| Some(remedy.action)))
+            .column(Column::data("condition"), |finding| first(finding, |remedy| remedy.condition))
+            .column(Column::data("trial"), |finding| {
+                Cell::of(finding.remedies.first(), |remedy| Cell::Name(remedy.trial.says.clone()))
+            })
+            .column(Column::data("evidence"), |finding| Cell::Name(finding.evidence.join("; ")))
+            .column(Column::data("disproof"), |finding| Cell::Word(finding.disproof))
+            .column(Column::data("next"), |finding| Cell::Word(finding.next))
+            .table()
+            .csv(out)
     }
 
     fn vm(&self, vm: &VmLoss) -> VmShape<'_> {

@@ -70,46 +70,51 @@ fn sections(measured: &MeasuredChains, judged: &Judged) -> Vec<TitledTable> {
 fn regions(judged: &Judged) -> Option<Table> {
     let regions = judged.paging.as_ref()?.regions;
     let (low, high) = regions.share;
-    let mut table = Table::new(vec![
-        Column::short("pages", "pages of the host"),
-        Column::number("regions", "regions"),
-        Column::number("low", "share from").help("95 % confidence interval"),
-        Column::number("high", "to"),
-    ]);
-    for (pages, n, share) in [
+    let is_known = regions.small + regions.large > 0;
+    let rows = [
         ("small", regions.small, Some((low, high))),
         ("large", regions.large, Some((1.0 - high, 1.0 - low))),
         ("unclear", regions.unclear, None),
-    ] {
-        let share = share.filter(|_| regions.small + regions.large > 0);
-        let end = |of: fn((f64, f64)) -> f64| Cell::of(share.map(of), Cell::Share);
-        table.row(vec![Cell::Word(pages), Cell::Count(n as u64), end(|s| s.0), end(|s| s.1)]);
-    }
-    Some(table)
+    ]
+    .map(|(pages, n, share)| (pages, n, share.filter(|_| is_known)));
+    let table = Table::of(rows)
+        .column(Column::short("pages", "pages of the host"), |(pages, ..)| Cell::Word(pages))
+        .column(Column::number("regions", "regions"), |(_, n, _)| Cell::Count(*n as u64))
+        .column(
+            Column::number("low", "share from").help("95 % confidence interval"),
+            |(.., share)| Cell::of(*share, |(low, _)| Cell::Share(low)),
+        )
+        .column(Column::number("high", "to"), |(.., share)| {
+            Cell::of(*share, |(_, high)| Cell::Share(high))
+        });
+    Some(table.table())
 }
 
 fn loads(measured: &MeasuredChains) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("where", "where"),
-        Column::number("lines", "lines"),
-        Column::number("packed_min_ns", "packed min"),
-        Column::minor("packed_median_ns", "median", 2).named("packed median"),
-        Column::minor("packed_p90_ns", "p90", 3).named("packed p90"),
-        Column::number("spread_min_ns", "spread min"),
-        Column::minor("spread_median_ns", "median", 2).named("spread median"),
-        Column::minor("spread_p90_ns", "p90", 3).named("spread p90"),
-    ]);
-    let cells = |timing: Timing| [timing.min, timing.median, timing.p90].map(Cell::Number);
-    let mut row = |place, lines: usize, packed: Timing, spread: Timing| {
-        let first = [Cell::Word(place), Cell::Count(lines as u64)];
-        table.row([&first[..], &cells(packed), &cells(spread)].concat());
-    };
-    for point in &measured.curve {
-        row("smallest pages", point.lines, point.packed, point.spread);
-    }
+    let curve = measured
+        .curve
+        .iter()
+        .map(|point| ("smallest pages", point.lines, point.packed, point.spread));
     let wide = measured.wide;
-    row("huge pages", wide.lines, wide.packed, wide.spread);
-    table
+    let rows = curve.chain([("huge pages", wide.lines, wide.packed, wide.spread)]);
+    Table::of(rows)
+        .column(Column::words("where", "where"), |(place, ..)| Cell::Word(place))
+        .column(Column::number("lines", "lines"), |(_, lines, ..)| Cell::Count(*lines as u64))
+        .column(Column::number("packed_min_ns", "packed min"), |row| Cell::Number(row.2.min))
+        .column(Column::minor("packed_median_ns", "median", 2).named("packed median"), |row| {
+            Cell::Number(row.2.median)
+        })
+        .column(Column::minor("packed_p90_ns", "p90", 3).named("packed p90"), |row| {
+            Cell::Number(row.2.p90)
+        })
+        .column(Column::number("spread_min_ns", "spread min"), |row| Cell::Number(row.3.min))
+        .column(Column::minor("spread_median_ns", "median", 2).named("spread median"), |row| {
+            Cell::Number(row.3.median)
+        })
+        .column(Column::minor("spread_p90_ns", "p90", 3).named("spread p90"), |row| {
+            Cell::Number(row.3.p90)
+        })
+        .table()
 }
 
 fn document(version: &str, pages: &HostPages, judged: &Judged, says: &CheckFound) -> Value {

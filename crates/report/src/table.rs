@@ -299,15 +299,6 @@ pub struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(columns: Vec<Column>) -> Table {
-        Table { columns, rows: Vec::new(), total: None }
-    }
-
-    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
-        debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: None, is_strong: false, below: Vec::new(), cells });
-    }
-
     /// A table of these rows, which has the columns that are added to it.
     pub fn of<R>(rows: impl IntoIterator<Item = R>) -> Described<R> {
         let sources: Vec<R> = rows.into_iter().collect();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::audit::{
-    self, AuditInput, CheckId, CheckVerdict, Fix, FoundSetting, ManualAdvice,
+    self, AuditFinding, AuditInput, CheckId, CheckVerdict, Fix, FoundSetting, ManualAdvice,
 };
 use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
@@ -128,7 +128,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 /// What a file configures: a VM, or parameters of KVM.
-fn configuration(path: &Path, evidence: &EvidenceInput) -> anyhow::Result<Option<System>> {
+pub(crate) fn configuration(
+    path: &Path,
+    evidence: &EvidenceInput,
+) -> anyhow::Result<Option<System>> {
     let name = path.display().to_string();
     let Some(text) = evidence.text() else { return Ok(None) };
     if let Some(settings) = configuration::parameters(text) {
@@ -157,6 +160,22 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
             format!("{flag}: {name} is a configuration, which is checked alone"),
         );
     }
+    let findings = alone(system);
+    let name = path.display().to_string();
+    let audit = of_file(&name, system, &findings);
+    if args.fix_script {
+        return output::write(args.to.output.as_deref(), |out| Ok(audit.script(out)?));
+    }
+    args.to.write(&audit)
+}
+
+/// Writes the checks of a configuration.
+pub(crate) fn check(path: &Path, system: &System, to: &OutputArgs) -> anyhow::Result<()> {
+    to.write(&of_file(&path.display().to_string(), system, &alone(system)))
+}
+
+/// Checks that a configuration alone decides.
+fn alone(system: &System) -> Vec<AuditFinding> {
     let mut findings = audit::audit(AuditInput {
         host: &system.settings,
         kvm: &system.kvm,
@@ -189,19 +208,19 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
             finding.found.fix = Some(Fix::Advice(ManualAdvice::PinInConfiguration));
         }
     }
-    let audit = Audit {
+    findings
+}
+
+fn of_file<'a>(name: &'a str, system: &'a System, findings: &'a [AuditFinding]) -> Audit<'a> {
+    Audit {
         tool_version: VERSION,
-        root: &path.display().to_string(),
+        root: name,
         guest: None,
         run: None,
         system,
         vms: &system.vms,
-        findings: &findings,
-    };
-    if args.fix_script {
-        return output::write(args.to.output.as_deref(), |out| Ok(audit.script(out)?));
+        findings,
     }
-    args.to.write(&audit)
 }
 
 /// What is measured is of the system that vmtax runs on.

@@ -9,19 +9,20 @@ use vmtax_analyse::explain::{Explanation, LoadChange};
 use vmtax_analyse::{DiffSide, Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_host::configuration;
+use vmtax_events::setting::System;
 use vmtax_report::RunSubject;
 use vmtax_report::explain::{Explained, change};
 use vmtax_report::html::Html;
 use vmtax_runs::evidence::EvidenceInput;
 use vmtax_runs::{ReadOptions, input, ledger};
 
+use crate::doctor;
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
 /// A recording contains exits only. Profiles (perf report, perf top, folded stacks), counters (kvm_stat, perf stat, debugfs), and what top, mpstat, vmstat, cpu.stat, /proc/interrupts, perf sched, logs or a clock's name show are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
-/// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` checks the settings.
+/// table of benchmark results (CSV) is explained by kind of VM and option. A VM's configuration is checked as `vmtax doctor` checks it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax explain perf.data
@@ -112,7 +113,10 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
     let filter = ledger::filter(run, &args.vm, &[], &reading)?;
     let read_run = || checked(run, &reading, filter.clone());
     let ((source, ledger), base) = match &args.against {
-        None => (read_run()?, None),
+        None => match read(run, &reading, filter.clone())? {
+            ExplainInput::Recording(run) => (*run, None),
+            ExplainInput::Configuration(system) => return doctor::check(run, &system, &args.to),
+        },
         Some(path) => {
             let (run, base) =
                 ledger::both(read_run, || checked(path, &reading, Filter::default()))?;
@@ -155,45 +159,58 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// What a file holds.
+enum ExplainInput {
+    /// Its name and its rows.
+    Recording(Box<(String, Ledger)>),
+    /// Of a VM or of KVM.
+    Configuration(System),
+}
+
 /// A ledger that can be explained, with the name of its input.
 fn checked(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<(String, Ledger)> {
+    match read(path, reading, filter)? {
+        ExplainInput::Recording(run) => Ok(*run),
+        ExplainInput::Configuration(_) => {
+            let source = path.display();
+            let problem = "is a configuration, which has no exits to compare";
+            fail(Code::Data, format!("{source}: {problem}: `vmtax explain {source}` checks it"))
+        }
+    }
+}
+
+fn read(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<ExplainInput> {
     // A profile or counters alone hold no exits.
     let mut evidence = EvidenceInput::open(path)?;
     let is_plain = filter == Filter::default();
     let source = path.display().to_string();
     if is_plain && let Some(ledger) = evidence.ledger()? {
-        return Ok((source, ledger));
+        return Ok(ExplainInput::Recording(Box::new((source, ledger))));
     }
     // What a post says besides is looked for where it is no recording.
     if is_plain
         && evidence.is_unknown_text()
         && let Some(ledger) = evidence.figures()
     {
-        return Ok((source, ledger));
+        return Ok(ExplainInput::Recording(Box::new((source, ledger))));
     }
     let input = match evidence.input() {
         Ok(input) => input,
         Err(problem) => {
-            let is_configuration = evidence.text().is_some_and(|text| {
-                configuration::parameters(text).is_some()
-                    || matches!(configuration::vm(text, ""), Some(Ok(_)))
-            });
-            let named = || evidence.named_costs().filter(|_| !is_configuration);
+            let configuration = doctor::configuration(path, &evidence).ok().flatten();
+            let named = || evidence.named_costs().filter(|_| configuration.is_none());
             if is_plain && let Some(ledger) = evidence.figures().or_else(named) {
-                return Ok((source, ledger));
+                return Ok(ExplainInput::Recording(Box::new((source, ledger))));
             }
-            if is_configuration {
-                let text = format!(
-                    "{source}: is a configuration of a VM or of KVM: `vmtax doctor {source}` checks it"
-                );
-                return fail(Code::Data, text);
-            }
-            return Err(problem);
+            return match configuration {
+                Some(system) if is_plain => Ok(ExplainInput::Configuration(system)),
+                _ => Err(problem),
+            };
         }
     };
     let ledger = ledger::of_opened(input, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
     ledger::check_isa(&source, &ledger)?;
     ledger::check_exits(&source, &ledger)?;
-    Ok((source, ledger))
+    Ok(ExplainInput::Recording(Box::new((source, ledger))))
 }

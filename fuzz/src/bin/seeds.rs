@@ -186,13 +186,12 @@ impl Seeds<'_> {
     }
 
     fn configurations(&self) -> Result {
-        for name in [
-            "p60-split-irqchip/cmdline",
-            "p61-windows-without-stimer/cmdline",
-            "p63-windows-clock-fragment/domain.xml",
-        ] {
-            let bytes = fs::read(self.captures.join("cases").join(name))?;
-            self.write("configuration", &name.replace('/', "-"), &bytes)?;
+        for case in
+            ["p60-split-irqchip", "p62-last-cpu-option-wins", "p63-windows-clock-fragment"]
+        {
+            for (name, text) in self.texts_of_case(&format!("{case}.toml"))? {
+                self.write("configuration", &format!("{case}-{name}"), text.as_bytes())?;
+            }
         }
         Ok(())
     }
@@ -200,13 +199,23 @@ impl Seeds<'_> {
     /// Short texts that people posted.
     fn observed(&self) -> Result {
         for case in fs::read_dir(self.captures.join("cases"))? {
-            let case = case?;
-            let Ok(text) = fs::read_to_string(case.path().join("input")) else { continue };
-            if text.len() <= 4096 {
-                self.write_one("observed", &case.file_name().to_string_lossy(), text.as_bytes())?;
+            let case = case?.file_name().to_string_lossy().into_owned();
+            let texts = if case.ends_with(".toml") { self.texts_of_case(&case)? } else { Vec::new() };
+            for (_, text) in texts.into_iter().filter(|(name, _)| name == "input") {
+                if text.len() <= 4096 {
+                    self.write_one("observed", &case, text.as_bytes())?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// The short texts of a labelled case, by name.
+    fn texts_of_case(&self, name: &str) -> Result<Vec<(String, String)>> {
+        let case = fs::read_to_string(self.captures.join("cases").join(name))?;
+        let case: toml::Table = toml::from_str(&case)?;
+        let texts = case.get("text").and_then(toml::Value::as_table).into_iter().flatten();
+        Ok(texts.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect())
     }
 
     /// Answers to `info mtree -f -o` and `info ramblock`.

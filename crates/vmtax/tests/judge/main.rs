@@ -1,4 +1,4 @@
-//! The labelled corpus: `captures/cases/NAME.toml`, or `NAME/truth.toml` beside its inputs, each case explained by the program and compared
+//! The labelled corpus: `captures/cases/NAME.toml`, or `NAME/truth.toml` beside recordings, each case explained by the program and compared
 //! with its truth. `./x bench judge` prints the score.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -55,6 +55,9 @@ struct Truth {
     /// Further remedies that are not false.
     #[serde(default)]
     allowed: Vec<String>,
+    /// Inputs that are short texts, by name.
+    #[serde(default)]
+    text: BTreeMap<String, String>,
     /// Recordings that are made up, by name.
     #[serde(default)]
     made: BTreeMap<String, generate::MadeSpec>,
@@ -95,7 +98,7 @@ enum Score {
     FalseRemedy,
 }
 
-/// A case: the folder of its inputs, if it has any that are not made.
+/// A case: the folder of its inputs, if it has recordings.
 struct JudgedCase {
     name: String,
     inputs: Option<PathBuf>,
@@ -118,11 +121,14 @@ impl JudgedCase {
         Some(JudgedCase { name, inputs, truth })
     }
 
-    /// Puts the inputs into a folder: those that are made up are made.
+    /// Puts the inputs into a folder: texts are written, and those that are made up are made.
     fn lay_out(&self, folder: &Path, variation: u64) {
         for entry in self.inputs.iter().flat_map(|inputs| fs::read_dir(inputs).unwrap()) {
             let path = entry.unwrap().path();
             copy(&path, &folder.join(path.file_name().unwrap()));
+        }
+        for (name, text) in &self.truth.text {
+            fs::write(folder.join(name), text).unwrap();
         }
         for (name, spec) in &self.truth.made {
             let text = generate::perf_script(spec, spec.seed.wrapping_add(variation * 7919));
@@ -258,19 +264,30 @@ fn judge(case: &JudgedCase, variation: u64) -> (Score, String) {
         println!("---- {}", case.name);
         println!("{}", execute(folder.path(), &format!("explain {last}")).unwrap_or_default());
     }
-    let verdict = report["verdict"]["id"].as_str().unwrap_or_default();
+    // A configuration is checked as doctor checks it.
+    let is_checked = report["schema"].as_str().is_some_and(|schema| schema.contains("doctor"));
+    let verdict = match is_checked {
+        true => "configuration",
+        false => report["verdict"]["id"].as_str().unwrap_or_default(),
+    };
     let says = report["verdict"]["says"].as_str().unwrap_or_default();
     let is_word = |word: &&str| word.chars().any(char::is_alphanumeric);
     if says.split_whitespace().filter(is_word).count() > MOST_WORDS {
         return (Score::Wrong, format!("a verdict of more than {MOST_WORDS} words: {says}"));
     }
-    let found = words(&report["findings"], "id");
-    let remedies: Vec<&str> = report["findings"]
+    let costly: Vec<Value> = report["findings"]
         .as_array()
         .into_iter()
         .flatten()
-        .flat_map(|finding| words(&finding["remedies"], "id"))
+        .filter(|finding| !is_checked || finding["verdict"] == "costs you")
+        .cloned()
         .collect();
+    let found: Vec<&str> =
+        costly.iter().filter_map(|one| one["id"].as_str().or(one["check"].as_str())).collect();
+    let fixed = costly.iter().filter(|one| !one["fix"].is_null());
+    let fixes = fixed.filter_map(|one| one["check"].as_str());
+    let remedies: Vec<&str> =
+        costly.iter().flat_map(|finding| words(&finding["remedies"], "id")).chain(fixes).collect();
     let seen = format!("{verdict} {found:?} {remedies:?}");
     let allowed =
         |id: &&&str| truth.remedies.iter().chain(&truth.allowed).any(|known| known == **id);
@@ -281,8 +298,8 @@ fn judge(case: &JudgedCase, variation: u64) -> (Score, String) {
         return (Score::Wrong, format!("{id}: {seen}"));
     }
     if !truth.verdict.iter().any(|right| right == verdict) {
-        let score = if verdict == "undecided" { Score::Silent } else { Score::Wrong };
-        return (score, seen);
+        let says_nothing = verdict == "undecided" || is_checked;
+        return (if says_nothing { Score::Silent } else { Score::Wrong }, seen);
     }
     let text = report.to_string();
     if let Some(what) = truth.unsaid.iter().find(|what| text.contains(what.as_str())) {
