@@ -28,6 +28,28 @@ words! {
 }
 
 words! {
+    /// What KVM or VFIO does for a VM at once, in the kernel of its host.
+    pub enum KvmWork {
+        /// Gives the memory of an SEV guest, or of a TD, back.
+        EncryptedMemory = "encrypted-memory",
+        /// Unmaps memory from a passed-through device.
+        DeviceUnmapping = "device-unmapping",
+        /// Pins and maps memory for a passed-through device.
+        DeviceMapping = "device-mapping",
+        /// Starts, reads or ends the log of written pages.
+        DirtyLog = "dirty-log",
+        /// Changes a memory slot of the VM.
+        MemorySlot = "memory-slot",
+        /// Ends a VM.
+        EndOfVm = "end-of-vm",
+        /// Takes pages from the guest which the host moves, shares or frees.
+        Unmapping = "unmapping",
+        /// Makes huge pages of small ones again that were executed.
+        NxRecovery = "nx-recovery",
+    }
+}
+
+words! {
     /// A function of the host's kernel that was timed.
     pub enum TimedFunction {
         /// Scanning of NUMA balancing.
@@ -335,6 +357,8 @@ pub enum Observed {
     MigrationBehind { dirtied: f64, sent: f64, limit_ms: f64 },
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
+    /// A CPU of a host did not leave this work for seconds.
+    HostStuckIn(KvmWork),
     /// A task was blocked for minutes below this function.
     BlockedIn(ShortName),
     /// The same of a thread of QEMU that is no vCPU's.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vmtax_events::apicv::ApicvInhibit;
-use vmtax_events::observed::{LogMessage, NamedCost, Observed, ShortName, TimedFunction};
+use vmtax_events::observed::{KvmWork, LogMessage, NamedCost, Observed, ShortName, TimedFunction};
 use vmtax_events::{Cause, Detail, Isa, ProfileOrigin, Reason};
 
 use super::burst::Burst;
@@ -111,6 +111,8 @@ pub enum FoundKind {
     MigrationBehind,
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
+    /// A CPU of a host did not leave this work for seconds.
+    HostStuckIn(KvmWork),
     /// A task was blocked for minutes below this function.
     BlockedIn(ShortName),
     /// A thread of QEMU that is no vCPU's was blocked below it.
@@ -164,6 +166,8 @@ pub enum FoundKind {
     PassedThroughRegisters,
     /// vCPUs wait until others take an IPI.
     IpiWaits,
+    /// The guest's kernel moves pages between NUMA nodes of its own.
+    GuestNuma,
     /// This option got losses of benchmarks back.
     Recovery(String),
 }
@@ -194,6 +198,7 @@ impl FoundKind {
                 | F::IdleInside
                 | F::MigrationBehind
                 | F::StuckIn(_)
+                | F::HostStuckIn(_)
                 | F::BlockedIn(_)
                 | F::VmmBlockedIn(_)
                 | F::BootGaps(_)
@@ -202,6 +207,7 @@ impl FoundKind {
                 | F::EmulatedIommu
                 | F::PassedThroughRegisters
                 | F::IpiWaits
+                | F::GuestNuma
                 | F::MmuLock
                 | F::LockWaits
                 | F::BusyDisk(_)
@@ -231,6 +237,7 @@ impl FoundKind {
             FoundKind::IdleInside => "idle-inside",
             FoundKind::MigrationBehind => "migration-behind",
             FoundKind::StuckIn(_) => "stuck-function",
+            FoundKind::HostStuckIn(_) => "host-stuck",
             FoundKind::BlockedIn(_) | FoundKind::VmmBlockedIn(_) => "blocked-function",
             FoundKind::BootGaps(_) => "boot-gaps",
             FoundKind::Named(_) => "named-cost",
@@ -272,6 +279,7 @@ impl FoundKind {
             FoundKind::EmulatedIommu => "emulated-iommu",
             FoundKind::PassedThroughRegisters => "passed-through-registers",
             FoundKind::IpiWaits => "ipi-waits",
+            FoundKind::GuestNuma => "guest-numa-balancing",
             FoundKind::Recovery(_) => "results",
         }
     }

@@ -147,6 +147,7 @@ impl Verdict {
                 FoundKind::StealCounter
                 | FoundKind::Message(_)
                 | FoundKind::StuckIn(_)
+                | FoundKind::HostStuckIn(_)
                 | FoundKind::BlockedIn(_)
                 | FoundKind::VmmBlockedIn(_),
             ) => "message",
@@ -192,6 +193,7 @@ impl Verdict {
                 | FoundKind::StealCounter
                 | FoundKind::IdleInside
                 | FoundKind::StuckIn(_)
+                | FoundKind::HostStuckIn(_)
                 | FoundKind::BlockedIn(_)
                 | FoundKind::VmmBlockedIn(_)
                 | FoundKind::MigrationBehind
@@ -204,6 +206,7 @@ impl Verdict {
                 | FoundKind::EmulatedIommu
                 | FoundKind::PassedThroughRegisters
                 | FoundKind::IpiWaits
+                | FoundKind::GuestNuma
                 | FoundKind::MmuLock
                 | FoundKind::LockWaits
                 | FoundKind::BusyDisk(_)

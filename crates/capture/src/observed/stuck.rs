@@ -1,6 +1,6 @@
 //! The function in which a CPU is stuck, or below which a task is blocked, by the stack that the kernel prints behind its message.
 
-use vmtax_events::observed::{Observed, ShortName};
+use vmtax_events::observed::{KvmWork, Observed, ShortName};
 use vmtax_events::{is_idle_function, is_vcpu_thread};
 
 use super::lines;
@@ -61,6 +61,70 @@ const WAITS: [&str; 33] = [
 /// What enters the kernel: a stack that names no function above it shows nothing. Linux arch/x86/entry, arch/x86/kernel/process.c.
 const ENTRIES: [&str; 4] = ["entry_", "do_syscall_", "ret_from_fork", "kthread"];
 
+/// Functions of Linux by the work that goes through them; the first row of which a function is on a stack names it.
+const WORKS: [(KvmWork, &[&str]); 8] = [
+    // arch/x86/kvm/svm/sev.c, arch/x86/kvm/vmx/tdx.c.
+    (
+        KvmWork::EncryptedMemory,
+        &["sev_unpin_memory", "__unregister_enc_region_locked", "sev_vm_destroy", "tdx_vm_destroy"],
+    ),
+    // drivers/vfio/vfio_iommu_type1.c.
+    (
+        KvmWork::DeviceUnmapping,
+        &["vfio_remove_dma", "vfio_unmap_unpin", "vfio_iommu_type1_detach_group"],
+    ),
+    (
+        KvmWork::DeviceMapping,
+        &["vfio_pin_pages_remote", "vfio_pin_map_dma", "vfio_dma_do_map", "vfio_iommu_map"],
+    ),
+    // virt/kvm/kvm_main.c, arch/x86/kvm/mmu/mmu.c.
+    (
+        KvmWork::DirtyLog,
+        &[
+            "kvm_get_dirty_log_protect",
+            "kvm_vm_ioctl_get_dirty_log",
+            "kvm_clear_dirty_log_protect",
+            "kvm_vm_ioctl_clear_dirty_log",
+            "kvm_mmu_slot_remove_write_access",
+            "kvm_mmu_slot_leaf_clear_dirty",
+            "kvm_mmu_slot_try_split_huge_pages",
+            "kvm_mmu_zap_collapsible_sptes",
+            "kvm_mmu_recover_huge_pages",
+        ],
+    ),
+    (
+        KvmWork::MemorySlot,
+        &["kvm_set_memslot", "__kvm_set_memory_region", "kvm_arch_flush_shadow_memslot"],
+    ),
+    (
+        KvmWork::EndOfVm,
+        &[
+            "kvm_destroy_vm",
+            "kvm_arch_destroy_vm",
+            "kvm_mmu_notifier_release",
+            "kvm_arch_flush_shadow_all",
+            "kvm_flush_shadow_all",
+        ],
+    ),
+    (
+        KvmWork::Unmapping,
+        &["kvm_mmu_notifier_invalidate_range_start", "kvm_unmap_hva_range", "kvm_gmem_punch_hole"],
+    ),
+    (
+        KvmWork::NxRecovery,
+        &["kvm_recover_nx_huge_pages", "kvm_recover_nx_lpages", "kvm_nx_huge_page_recovery_worker"],
+    ),
+];
+
+/// The work of KVM or VFIO in which a stack is.
+fn work(stack: &[&str]) -> Option<KvmWork> {
+    let is_old = |line: &&&str| line.contains(" ? ") || line.starts_with("? ");
+    let on: Vec<&str> =
+        stack.iter().filter(|line| !is_old(line)).filter_map(|line| function(line)).collect();
+    let found = WORKS.iter().find(|(_, names)| names.iter().any(|name| on.contains(name)));
+    found.map(|(work, _)| *work)
+}
+
 /// A line that begins another message than a stack's.
 fn is_other_message(line: &str) -> bool {
     ["WARNING: ", "BUG: ", "INFO: ", "---[ end trace"].iter().any(|word| line.contains(word))
@@ -104,6 +168,10 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
     for (number, line) in all.iter().copied().enumerate() {
         if STUCK.iter().any(|words| line.contains(words)) {
             (stuck, blocked) = (STACK, 0);
+            if let Some(work) = work(stack_of(&all[number + 1..])) {
+                stuck = 0;
+                add(Observed::HostStuckIn(work));
+            }
         } else if let Some((_, task)) = line.split_once("INFO: task ") {
             // Threads of vCPUs are of a host, and have a finding of their own.
             let name = task.split_once(BLOCKED).and_then(|(name, _)| name.rsplit_once(':'));
@@ -157,6 +225,7 @@ mod tests {
             Observed::StuckIn(name) => format!("stuck {}", name.as_str()),
             Observed::BlockedIn(name) => format!("blocked {}", name.as_str()),
             Observed::VmmBlockedIn(name) => format!("QEMU {}", name.as_str()),
+            Observed::HostStuckIn(work) => format!("host {}", work.name()),
             other => format!("{other:?}"),
         };
         functions(text).unwrap_or_default().iter().map(name).collect()
@@ -190,6 +259,31 @@ mod tests {
         assert_eq!(said(&format!("{lockup}{idle}")), Vec::<String>::new());
         assert_eq!(said(&format!("{lockup}[ 60.1] RIP: 0033:0x7f21\n")), Vec::<String>::new());
         assert_eq!(said("[ 60.1] RIP: 0010:multi_cpu_stop+0x52/0xf0\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn work_of_a_host_is_named_by_its_stack() {
+        let lockup = "watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [qemu:77]\nRIP: 0010:free_unref_page_list+0x1/0x2\nCall Trace:\n";
+        for (stack, expected) in [
+            (
+                " sev_unpin_memory+0x2c/0x50 [kvm_amd]\n kvm_arch_destroy_vm+0x1/0x2\n",
+                "host encrypted-memory",
+            ),
+            (" kvm_mmu_zap_all_fast+0x1/0x2\n kvm_set_memslot+0x1/0x2\n", "host memory-slot"),
+            (" kvm_mmu_zap_all+0x1/0x2\n kvm_destroy_vm+0x1/0x2\n", "host end-of-vm"),
+            (
+                " vfio_remove_dma+0x38/0x124 [vfio_iommu_type1]\n kvm_destroy_vm+0x1/0x2\n",
+                "host device-unmapping",
+            ),
+            // Old words on the stack say nothing.
+            (" ? kvm_set_memslot+0x1/0x2\n", "stuck free_unref_page_list"),
+            (" release_pages+0x1/0x2\n", "stuck free_unref_page_list"),
+            // Another message begins.
+            ("WARNING: CPU: 1 at x.c:1\n kvm_set_memslot+0x1/0x2\n", "stuck free_unref_page_list"),
+        ] {
+            assert_eq!(said(&format!("{lockup}{stack}")), [expected], "{stack}");
+        }
+        assert_eq!(said(" kvm_set_memslot+0x1/0x2\n"), Vec::<String>::new());
     }
 
     #[test]

@@ -26,7 +26,7 @@ macro_rules! concat_profile {
     };
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind {
         name: "a profile of an idle host",
         texts: [
@@ -175,6 +175,22 @@ const KINDS: [Kind; 15] = [
             ),
         ],
         other: (STACK, "did not leave"),
+    },
+    Kind {
+        name: "a stack of a host's CPU that is stuck in KVM",
+        texts: [
+            (
+                "watchdog: BUG: soft lockup - CPU#2 stuck for 22s! [qemu-system-x86:9]\nRIP: 0010:mark_page_accessed+0x1/0x2\n kvm_set_pfn_accessed+0x1/0x2\n kvm_set_memslot+0x1/0x2\n",
+                "message",
+                "a CPU of the host was stuck for seconds as KVM dropped a VM's page tables for a change of its memory slots",
+            ),
+            (
+                "rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n free_pages+0x1/0x2\n kvm_mmu_zap_all+0x1/0x2\n kvm_destroy_vm+0x1/0x2\n",
+                "message",
+                "as KVM freed a VM's page tables at the VM's end",
+            ),
+        ],
+        other: ("Call Trace:\n kvm_set_memslot+0x1/0x2\n kvm_vm_ioctl+0x1/0x2\n", "was stuck"),
     },
     Kind {
         name: "a task that is blocked",

@@ -82,6 +82,7 @@ fn meaning(observed: Observed) -> Option<Means> {
         Observed::MigrationBehind { .. } => (FoundKind::MigrationBehind, &[], None),
         Observed::StealCounter | Observed::StealFalls => (FoundKind::StealCounter, &[], None),
         Observed::StuckIn(function) => (FoundKind::StuckIn(function), &[], None),
+        Observed::HostStuckIn(work) => (FoundKind::HostStuckIn(work), &[], None),
         Observed::BlockedIn(function) => (FoundKind::BlockedIn(function), &[], None),
         Observed::VmmBlockedIn(function) => (FoundKind::VmmBlockedIn(function), &[], None),
         Observed::BootGaps { before, .. } => (FoundKind::BootGaps(before), &[], None),
@@ -142,7 +143,10 @@ pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec
     let is_late = |one: &&Observed| matches!(one, Observed::LateRuns { .. });
     let (late, others): (Vec<&Observed>, Vec<&Observed>) =
         ledger.observed.iter().partition(is_late);
-    for observed in others.into_iter().chain(late) {
+    // By its stack a CPU was stuck, and did not lack a processor.
+    let is_stuck = others.iter().any(|one| matches!(one, Observed::HostStuckIn(_)));
+    let is_plain = |one: &&Observed| !is_stuck || **one != Observed::Message(LogMessage::Stall);
+    for observed in others.into_iter().filter(is_plain).chain(late) {
         let is_contention = |one: &&mut Finding| matches!(one.found, FoundKind::Contention(_));
         if is_late(&observed)
             && let Some(known) = all.iter_mut().find(is_contention)
@@ -197,6 +201,7 @@ fn weight(observed: Observed) -> f64 {
         Observed::NoKvm => 1.0,
         Observed::IdleInside { busy, .. } => busy.min(1.0),
         // More than the message that a CPU is stuck.
+        Observed::HostStuckIn(_) => 0.3,
         Observed::StuckIn(_) | Observed::BlockedIn(_) | Observed::VmmBlockedIn(_) => 0.2,
         Observed::MigrationBehind { .. } => 1.0,
         Observed::Named(..) => 0.0,

@@ -196,6 +196,14 @@ const SIGNS: &[Sign] = &[
         ],
     )
     .own(),
+    // Linux mm/memory.c, mm/migrate.c: what is moved is flushed from the TLBs of all vCPUs by IPIs (linux-mm, March 2015, "Regression: NUMA
+    // balancing ... xfs_repair").
+    Sign::new(
+        ProfileOrigin::Guest,
+        FoundKind::GuestNuma,
+        0.05,
+        &["do_numa_page", "do_huge_pmd_numa_page", "migrate_misplaced_*", "task_numa_work"],
+    ),
     // Linux arch/x86/kvm/mmu: what has shadow pages (FNAME(page_fault), kvm_mmu_sync_roots) takes mmu_lock for writing, a spinlock before 5.13.
     Sign::new(
         ProfileOrigin::Host,
@@ -368,7 +376,13 @@ fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
 
 /// What the profiles show.
 pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec<Finding> {
-    SIGNS.iter().filter_map(|sign| finding(sign, ledger, context)).collect()
+    let mut all: Vec<Finding> =
+        SIGNS.iter().filter_map(|sign| finding(sign, ledger, context)).collect();
+    // Pages that move are flushed by IPIs: they are not for want of a processor.
+    if all.iter().any(|one| one.found == FoundKind::GuestNuma) {
+        all.retain(|one| one.found != FoundKind::IpiWaits);
+    }
+    all
 }
 
 fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {

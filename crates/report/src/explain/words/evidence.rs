@@ -380,6 +380,9 @@ pub(crate) fn observed(observed: Observed) -> String {
             "the counter of stolen time (steal, %st) falls or is negative".to_owned()
         }
         Observed::StuckIn(function) => format!("the CPU was in {}", function.as_str()),
+        Observed::HostStuckIn(work) => {
+            format!("the stack of the CPU that was stuck: {}", work.name())
+        }
         Observed::BlockedIn(function) | Observed::VmmBlockedIn(function) => {
             format!("the task was blocked below {}", function.as_str())
         }

@@ -3,7 +3,9 @@
 use vmtax_analyse::explain::{CpuHolder, FoundKind, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
 
-use super::observed::{boot_gaps, message, named_cost, slow_function, stuck_in, vmm_blocked_in};
+use super::observed::{
+    boot_gaps, host_stuck_in, message, named_cost, slow_function, stuck_in, vmm_blocked_in,
+};
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
@@ -382,6 +384,7 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "which of both can change: a faster link, more of it (max-bandwidth, multifd), a guest that writes less for as long; auto-converge (slows the vCPUs), postcopy and a longer downtime-limit end it at a price for the guest",
         ),
         FoundKind::StuckIn(function) => stuck_in(function.as_str(), false),
+        FoundKind::HostStuckIn(work) => host_stuck_in(*work),
         FoundKind::VmmBlockedIn(function) => vmm_blocked_in(function.as_str()),
         FoundKind::BlockedIn(function) => stuck_in(function.as_str(), true),
         FoundKind::BootGaps(before) => boot_gaps(before.as_str()),
@@ -497,6 +500,11 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "accesses to registers of a passed-through device go through the VMM (vfio): the device's ROM runs in the guest's firmware, or its registers are not mapped into the guest",
             "the device's registers are mapped into the guest, and the accesses do not come again while it is slow",
             "the same with rombar=0 for the device (QEMU's -device vfio-pci,...,rombar=0, libvirt's <rom bar='off'/>), if it is slow while it starts; kvm:kvm_mmio for the addresses",
+        ),
+        FoundKind::GuestNuma => words(
+            "the guest's kernel moves pages between its own NUMA nodes (NUMA balancing), and each move flushes the TLBs of its vCPUs by interrupts",
+            "numa_pages_migrated in the guest's /proc/vmstat hardly grows while it is slow",
+            "kernel.numa_balancing=0 in the guest and the same load; whether the VM needs virtual nodes, and its threads memory of one",
         ),
         FoundKind::IpiWaits => words(
             "the guest's vCPUs wait until others take an IPI (flushes of TLBs, calls of functions): one that has no processor on the host cannot",

@@ -1,6 +1,6 @@
 //! Words for what texts of ordinary tools show.
 
-use vmtax_events::observed::{LogMessage, NamedCost, TimedFunction};
+use vmtax_events::observed::{KvmWork, LogMessage, NamedCost, TimedFunction};
 
 use super::findings::FindingWords;
 
@@ -339,6 +339,47 @@ pub(super) fn stuck_in(function: &str, blocked: bool) -> FindingWords {
     FindingWords {
         means,
         disproof: "the message comes again with other functions each time: then the CPU had no processor",
+        next,
+    }
+}
+
+/// What KVM or VFIO did all the time that a CPU of the host was stuck.
+pub(super) fn host_stuck_in(work: KvmWork) -> FindingWords {
+    const PAGES: &str = "whether a newer kernel of the host does it too; whether the VM's memory has huge pages, which are 512 times fewer (`vmtax doctor --pages`)";
+    let (what, next) = match work {
+        KvmWork::EncryptedMemory => (
+            "KVM gave the encrypted memory of a confidential VM back, page by page, at the VM's end",
+            "whether a newer kernel of the host does it too; how long the end takes by the VM's memory",
+        ),
+        KvmWork::DeviceUnmapping => (
+            "VFIO unmapped a VM's memory from a passed-through device, page by page",
+            "whether a newer kernel of the host does it too; huge pages for the VM's memory, which are 512 times fewer; fewer VMs with such devices that end at once",
+        ),
+        KvmWork::DeviceMapping => (
+            "VFIO pinned and mapped a VM's memory for a passed-through device",
+            "whether a newer kernel of the host does it too; huge pages for the VM's memory, which are 512 times fewer",
+        ),
+        KvmWork::DirtyLog => (
+            "KVM went through a VM's memory for its log of written pages, as a migration or a snapshot has it",
+            PAGES,
+        ),
+        KvmWork::MemorySlot => (
+            "KVM dropped a VM's page tables for a change of its memory slots (a device's memory that moves, hot-plug)",
+            PAGES,
+        ),
+        KvmWork::EndOfVm => ("KVM freed a VM's page tables at the VM's end", PAGES),
+        KvmWork::Unmapping => (
+            "KVM took pages from a guest that the host moves, shares or frees",
+            "which of NUMA balancing, KSM, compaction, swap and a balloon does it: the rest of the stack; `grep -E 'numa_|ksm|compact|pswp' /proc/vmstat` twice",
+        ),
+        KvmWork::NxRecovery => (
+            "KVM made huge pages of small ones again (the mitigation of iTLB multihit)",
+            "kvm.nx_huge_pages_recovery_ratio and _period_ms; kvm.nx_huge_pages=never where the guests are trusted (`vmtax doctor`)",
+        ),
+    };
+    FindingWords {
+        means: format!("a CPU of the host was stuck for seconds as {what}"),
+        disproof: "the host ran under a hypervisor itself, and its own CPU had no processor then",
         next,
     }
 }
