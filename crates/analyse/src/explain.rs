@@ -24,8 +24,8 @@ mod finding;
 mod findings;
 mod interrupts;
 mod kind;
+mod mapped_pages;
 mod mapping;
-mod memory;
 mod profiles;
 mod results;
 mod step;
@@ -99,7 +99,7 @@ impl Explanation {
                 profiles::host(ledger, base_ledger),
                 profiles::guest(ledger, base_ledger),
                 profiles::instructions(ledger, base_ledger),
-                memory::step(ledger, base_ledger),
+                mapped_pages::step(ledger, base_ledger),
             ]);
         }
         if ledger.has_nesting() {

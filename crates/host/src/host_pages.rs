@@ -7,7 +7,7 @@
 //! Left out on purpose: judging. What is measured does not depend on what is found, but that regions of like times are measured together.
 
 mod chain;
-mod memory;
+mod loads;
 mod room;
 mod system;
 
@@ -65,7 +65,7 @@ pub fn this_system() -> HostPages {
 }
 
 fn measure() -> Result<MeasuredChains, NotMeasured> {
-    Ok(probe(&mut memory::ProbeMemory::new(room::bytes())?))
+    Ok(probe(&mut loads::ProbeMemory::new(room::bytes())?))
 }
 
 pub fn probe(loads: &mut impl Loads) -> MeasuredChains {

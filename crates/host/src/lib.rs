@@ -13,11 +13,11 @@
 pub mod configuration;
 pub mod host_pages;
 mod kvm;
-pub mod memory;
 mod process;
 pub mod ram;
 pub mod remote;
 mod root;
+pub mod smaps;
 pub mod symbols;
 
 use std::collections::BTreeSet;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use vmtax_events::setting::{COUNTERS, Fact, Known, MemoryBacking, Thread, Unknown, VmProcess};
 
-use crate::memory::{Smaps, numa_line};
 use crate::root::Root;
+use crate::smaps::{Smaps, numa_line};
 pub(crate) use name::name;
 
 /// Most VMs examined; a hostile root may have any number.

@@ -15,7 +15,7 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_machine::maps::Mapping;
 use vmtax_pageops::PAGE;
-use vmtax_pageops::memory::{self, Pagemap};
+use vmtax_pageops::process_memory::{self, Pagemap};
 
 use mappings::TakenMapping;
 
@@ -127,7 +127,8 @@ impl RamSource {
         for part in &self.parts {
             match (&part.file, &part.mapped, &self.process) {
                 (Some(file), _, _) => {
-                    let extents = memory::extents(file, part.offset..part.offset + part.bytes)?;
+                    let extents =
+                        process_memory::extents(file, part.offset..part.offset + part.bytes)?;
                     let moved = |at: u64| base + at - part.offset;
                     all.extend(extents.into_iter().map(|e| moved(e.start)..moved(e.end)));
                 }
@@ -188,7 +189,10 @@ impl RamSource {
         Ok(self.count(|r| r.dirty)?.unwrap_or(0))
     }
 
-    fn count(&self, which: impl Fn(&memory::PageRange) -> bool) -> anyhow::Result<Option<u64>> {
+    fn count(
+        &self,
+        which: impl Fn(&process_memory::PageRange) -> bool,
+    ) -> anyhow::Result<Option<u64>> {
         let Some(process) = &self.process else { return Ok(None) };
         let mut bytes = 0;
         for mapped in self.parts.iter().filter_map(|p| p.mapped.as_ref()) {
@@ -206,8 +210,8 @@ impl RamPart {
         match (&self.file, &self.mapped, process) {
             (Some(file), _, _) => Ok(file.read_exact_at(buffer, self.offset + at)?),
             (None, Some(mapped), Some(process)) => {
-                let read =
-                    memory::read_process(process.pid, mapped.start + at, buffer).unwrap_or(0);
+                let read = process_memory::read_process(process.pid, mapped.start + at, buffer)
+                    .unwrap_or(0);
                 buffer[read..].fill(0);
                 Ok(())
             }

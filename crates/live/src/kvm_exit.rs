@@ -18,10 +18,10 @@ use vmtax_events::{Coverage, Event, Isa, Losses};
 
 use crate::layout::{Cell, Config, Key, Sent, Spans, Taken, TakenKey, Thread, Totals};
 use crate::load::{self, WantedPrograms, map, refused};
-use crate::memory::MappedArray;
+use crate::mapped_array::MappedArray;
 use crate::rows::{IntervalRows, LiveTaker, LiveVcpu, exit_key};
 use crate::vmcs;
-use crate::{Error, LiveOptions, Raw, kernel, memory, privileges, raw};
+use crate::{Error, LiveOptions, Raw, kernel, mapped_array, privileges, raw};
 
 /// Counts exits for as long as it lives.
 pub struct ExitRecorder {
@@ -186,7 +186,7 @@ impl ExitRecorder {
         // Entries that go while the kernel looks for the next make it begin again.
         let keys: Vec<Vec<u8>> = taken.keys().collect();
         for bytes in keys {
-            let Some(of) = memory::read::<TakenKey>(&bytes) else { continue };
+            let Some(of) = mapped_array::read::<TakenKey>(&bytes) else { continue };
             let Some(index) = (of.cell as usize).checked_sub(half * count) else { continue };
             if index >= count {
                 continue;
@@ -194,7 +194,9 @@ impl ExitRecorder {
             let found = taken.lookup(&bytes, MapFlags::ANY).map_err(refused("taken", "read"))?;
             // One that is not there any more, or stays, was counted or will be.
             let _ = taken.delete(&bytes);
-            let Some(sum) = found.and_then(|bytes| memory::read::<Taken>(&bytes)) else { continue };
+            let Some(sum) = found.and_then(|bytes| mapped_array::read::<Taken>(&bytes)) else {
+                continue;
+            };
             let key = self.keys.read(index);
             let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
             let by = LiveTaker { name: name(of.tid, &sum), vcpu: vcpus.get(&of.tid).copied() };
@@ -358,7 +360,7 @@ impl ExitRecorder {
                 continue;
             }
             // Two cells may have had the same key when a place for it could not be written.
-            let _ = map(&self.object, "cell_of_key")?.delete(memory::bytes(&key));
+            let _ = map(&self.object, "cell_of_key")?.delete(mapped_array::bytes(&key));
             self.keys.write(index, Key::default());
             let kind = usize::from(key.flags & Key::ACCESS != 0);
             let is_coarse = key.kind == vmtax_events::DetailKind::Overflow as u8;

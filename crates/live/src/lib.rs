@@ -18,7 +18,7 @@ mod kernel;
 mod kvm_exit;
 mod layout;
 mod load;
-mod memory;
+mod mapped_array;
 mod options;
 mod pmu;
 mod privileges;

@@ -10,7 +10,7 @@ use vmtax_events::{Coverage, Isa};
 
 use crate::layout::Config;
 use crate::vmcs::Planned;
-use crate::{Error, LiveOptions, memory};
+use crate::{Error, LiveOptions, mapped_array};
 
 /// The programs, compiled with this crate for each processor.
 macro_rules! programs {
@@ -125,7 +125,7 @@ fn size_maps(
             // Room for the events of an exit that may turn out to be a slow one.
             "held" if config.slower_ns > 0 => config.threads + 1,
             _ if name.ends_with(".rodata") => {
-                let bytes = memory::bytes(config);
+                let bytes = mapped_array::bytes(config);
                 if let Some(value) = map.initial_value_mut() {
                     value[..bytes.len()].copy_from_slice(bytes);
                 }

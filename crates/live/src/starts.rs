@@ -10,7 +10,7 @@ use vmtax_events::start::{KvmCall, KvmFile};
 
 use crate::layout::{StartCall, StartConfig, StartTotals, command};
 use crate::load::{map, refused, said, tell};
-use crate::memory::{self, MappedArray};
+use crate::mapped_array::{self, MappedArray};
 use crate::{Error, kernel, privileges};
 
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vm_start.o"));
@@ -65,7 +65,7 @@ impl Starts {
         let mut builder = RingBufferBuilder::new();
         builder
             .add(&ring, |bytes| {
-                calls.extend(memory::read::<StartCall>(bytes).as_ref().and_then(call));
+                calls.extend(mapped_array::read::<StartCall>(bytes).as_ref().and_then(call));
                 0
             })
             .map_err(&failed)?;
@@ -97,7 +97,7 @@ fn size_maps(
             "ring" => map.set_max_entries(RING)?,
             "wanted" => map.set_max_entries(processes.map_or(0, BTreeSet::len).max(1) as u32)?,
             _ if name.ends_with(".rodata") => {
-                let bytes = memory::bytes(config);
+                let bytes = mapped_array::bytes(config);
                 if let Some(value) = map.initial_value_mut() {
                     value[..bytes.len()].copy_from_slice(bytes);
                 }

@@ -5,9 +5,9 @@
 mod disks;
 mod guard;
 mod hardware;
-mod memory;
 mod orders;
 mod pause;
+mod ram;
 mod sample;
 mod state;
 #[cfg(test)]
@@ -17,8 +17,8 @@ mod tree;
 pub use disks::{DiskCheck, DiskImage, MediumDisk};
 pub use guard::{Guarded, STOPPED, guard};
 pub use hardware::{Backend, CpuModel, Hardware, VmDevice, mib};
-pub use memory::Ram;
 pub use pause::Pause;
+pub use ram::Ram;
 #[cfg(feature = "fuzz")]
 pub use tree::check_answer;
 

@@ -375,7 +375,7 @@ impl std::ops::DerefMut for BenchMemory {
 
 /// Memory of zeros or noise with every page present.
 fn touched(len: usize, seed: u64) -> BenchMemory {
-    let before = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
+    let before = vmtax_pageops::process_memory::in_ram().expect("/proc/self/smaps_rollup");
     let mut bytes = vec![0u8; len + PAGE];
     let start = bytes.as_ptr().align_offset(PAGE);
     let mut state = seed;
@@ -384,7 +384,7 @@ fn touched(len: usize, seed: u64) -> BenchMemory {
         *word = (state ^ state >> 29).to_le_bytes();
     }
     black_box(&mut bytes[..]);
-    let in_ram = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
+    let in_ram = vmtax_pageops::process_memory::in_ram().expect("/proc/self/smaps_rollup");
     assert!(in_ram >= before + len as u64, "memory to be measured is not in RAM");
     BenchMemory { bytes, start, len }
 }

@@ -11,7 +11,7 @@ pub mod cpu;
 pub mod delta;
 pub mod device;
 pub mod engine;
-pub mod memory;
+pub mod process_memory;
 pub mod speed;
 pub mod xbzrle;
 

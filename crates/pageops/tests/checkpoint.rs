@@ -12,7 +12,7 @@ use vmtax_pageops::checkpoint::{
     Accelerate, Checkpoint, CheckpointId, CheckpointOptions, CheckpointWriter, DamageReason, Error,
     RestoreTarget, Summary,
 };
-use vmtax_pageops::memory::MappedFile;
+use vmtax_pageops::process_memory::MappedFile;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 /// Memory as a test sees it: regions by name.

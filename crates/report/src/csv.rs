@@ -31,7 +31,7 @@ use vmtax_events::{NO_VCPU, TimeRow};
 
 pub use crate::table::write_record;
 use crate::table::{Cell, CsvLine, write_lines};
-use crate::{Document, Renderer, exits, memory, names, nested, operations, paging};
+use crate::{Document, Renderer, exits, mapping, names, nested, operations, paging};
 
 /// The columns, in order.
 const COLUMNS: [&str; 34] = [
@@ -85,7 +85,7 @@ impl Renderer for Csv {
         let mut lines: Vec<CsvLine> = Vec::new();
         if let Some(all) = &document.operations {
             lines.extend(operations::described::lines(recording, all));
-            lines.extend(memory::lines(recording, all));
+            lines.extend(mapping::lines(recording, all));
             lines.extend(paging::lines(recording, all));
         }
         for table in &document.tables {

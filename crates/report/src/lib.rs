@@ -20,7 +20,7 @@ pub mod kernels;
 mod keys;
 pub mod kvm;
 pub mod losses;
-mod memory;
+mod mapping;
 pub mod names;
 mod nested;
 pub mod numbers;

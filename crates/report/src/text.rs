@@ -15,7 +15,7 @@ pub use self::layout::TextLayout;
 use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
-    Document, Renderer, budget, calls, exits, headline, losses, memory, names, nested, operations,
+    Document, Renderer, budget, calls, exits, headline, losses, mapping, names, nested, operations,
     paging, time, transfers,
 };
 
@@ -177,7 +177,7 @@ impl TextPage<'_> {
         }
         self.paragraph(Style::Faint, "  ", &notes.join(" "))?;
         let further = [
-            (memory::table(operations), memory::TITLE, memory::NOTE),
+            (mapping::table(operations), mapping::TITLE, mapping::NOTE),
             (paging::table(operations), paging::TITLE, paging::NOTE),
             (paging::by_instruction(operations), paging::BY_INSTRUCTION, paging::OF_INSTRUCTIONS),
             (transfers::table(operations), transfers::TITLE, transfers::NOTE),

@@ -15,7 +15,7 @@ use vmtax_cli::progress::Progress;
 use vmtax_machine::vm::Ram;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{CheckpointWriter, Latest};
-use vmtax_pageops::memory::{self, MappedFile};
+use vmtax_pageops::process_memory::{self, MappedFile};
 
 use crate::faults::fault;
 
@@ -454,7 +454,7 @@ impl MemoryBlock<'_> {
     fn layout(&self) -> io::Result<BlockLayout> {
         let page = PAGE as u64;
         let (mut pieces, mut holes, mut data, mut last) = (Vec::new(), Vec::new(), 0, 0);
-        for extent in memory::extents(self.file, self.offset..self.offset + self.bytes)? {
+        for extent in process_memory::extents(self.file, self.offset..self.offset + self.bytes)? {
             let extent = extent.start - self.offset..extent.end - self.offset;
             if last < extent.start {
                 holes.push(last / page..extent.start / page);
@@ -514,7 +514,7 @@ mod tests {
             |at: u64, age: u8| ram[1].file.write_all_at(&page(age), at * PAGE as u64).unwrap();
         put(0, 1);
         put(999, 2);
-        memory::punch(&ram[1].file, 2000 * PAGE as u64..2100 * PAGE as u64).unwrap();
+        process_memory::punch(&ram[1].file, 2000 * PAGE as u64..2100 * PAGE as u64).unwrap();
         put(2050, 3);
         put(5999, 4);
         // Written, and as it was.

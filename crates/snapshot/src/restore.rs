@@ -13,7 +13,7 @@ use vmtax_machine::Stop;
 use vmtax_machine::vm::{DiskCheck, Hardware, QemuVm, Ram, mib};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Checkpoint, DamageReason, RestoreTarget};
-use vmtax_pageops::memory;
+use vmtax_pageops::process_memory;
 
 use crate::faults::{fault, vm_fault};
 
@@ -164,12 +164,12 @@ struct RestoredBlocks<'a> {
 impl RestoreTarget for RestoredBlocks<'_> {
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
         let block = &self.blocks[region];
-        memory::punch(&block.file, block.offset..block.offset + bytes)
+        process_memory::punch(&block.file, block.offset..block.offset + bytes)
     }
 
     fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
         let block = &self.blocks[region];
-        memory::write(&block.file, block.offset + at, bytes)
+        process_memory::write(&block.file, block.offset + at, bytes)
     }
 }
 

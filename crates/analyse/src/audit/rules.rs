@@ -6,7 +6,7 @@ use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Outcome, arm, svm, vmx, w
 
 use super::{
     AuditRule, Check, Isas, Judge, Removes, arm64, counters, devices, features, host_pages, idle,
-    interrupts, memory, nested, placement, power, start, timers, versions, windows,
+    interrupts, nested, pages, placement, power, start, timers, versions, windows,
 };
 use crate::table::cause_of;
 
@@ -250,23 +250,23 @@ pub const RULES: &[AuditRule] = &[
     AuditRule {
         id: RuleId::Thp,
         checks: &[
-            check(CheckId::ThpEnabled, "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
+            check(CheckId::ThpEnabled, "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(pages::thp_enabled))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check(CheckId::ThpDefrag, "/sys/kernel/mm/transparent_hugepage/defrag", Judge::Host(memory::thp_defrag))
+            check(CheckId::ThpDefrag, "/sys/kernel/mm/transparent_hugepage/defrag", Judge::Host(pages::thp_defrag))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check(CheckId::ThpShmem, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", Judge::Host(memory::thp_shmem))
+            check(CheckId::ThpShmem, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", Judge::Host(pages::thp_shmem))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check(CheckId::ThpBacking, "/proc/PID/smaps", Judge::Vm(memory::thp_backing))
+            check(CheckId::ThpBacking, "/proc/PID/smaps", Judge::Vm(pages::thp_backing))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
         ],
     },
     AuditRule {
         id: RuleId::MappedPages,
-        checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages)).x86()
+        checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(pages::mapped_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
@@ -275,7 +275,7 @@ pub const RULES: &[AuditRule] = &[
         checks: &[check(
             CheckId::PrivatePages,
             "/proc/sys/kernel/osrelease, debugfs kvm/PID-FD/pages_{4k,2m,1g}",
-            Judge::Vm(memory::private_pages),
+            Judge::Vm(pages::private_pages),
         ).x86()
         .causes(&[Cause::MemoryFault])
         .confidential()],
@@ -286,7 +286,7 @@ pub const RULES: &[AuditRule] = &[
     },
     AuditRule {
         id: RuleId::NxHugePages,
-        checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages)).x86()
+        checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(pages::nx_huge_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
@@ -484,8 +484,8 @@ pub const RULES: &[AuditRule] = &[
     AuditRule {
         id: RuleId::KsmAndMitigations,
         checks: &[
-            check(CheckId::Swapped, "/proc/PID/smaps", Judge::Vm(memory::swapped)).causes(&[Cause::MemoryFault]),
-            check(CheckId::Ksm, "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
+            check(CheckId::Swapped, "/proc/PID/smaps", Judge::Vm(pages::swapped)).causes(&[Cause::MemoryFault]),
+            check(CheckId::Ksm, "/sys/kernel/mm/ksm/run", Judge::Host(pages::ksm))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
             check(CheckId::Mitigations, "/sys/devices/system/cpu/vulnerabilities/*", Judge::Host(versions::mitigations)),

@@ -41,9 +41,9 @@
 //! 7.2 (API 1) to 11.1 (API 7) are known. The declarations are written from the API's documentation.
 #![expect(unsafe_code, reason = "a plugin is called by C code and calls it")]
 
+mod accesses;
 mod api;
 mod clock;
-mod memory;
 mod ram;
 mod record;
 mod registers;
@@ -53,8 +53,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 
+use accesses::Accesses;
 use api::{Api, Insn, PluginId, QemuInfo};
-use memory::Accesses;
 use record::{QemuMarks, Recorder, TranslatedBlock};
 use special::Change;
 

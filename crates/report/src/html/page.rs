@@ -74,10 +74,10 @@ fn sections(doc: &Document) -> Vec<PageSection> {
             label: "Operations".to_owned(),
             body: operations::section(doc, operations),
         });
-        sections.extend(crate::memory::table(operations).map(|table| PageSection {
+        sections.extend(crate::mapping::table(operations).map(|table| PageSection {
             id: "memory".to_owned(),
             label: "Memory".to_owned(),
-            body: further(("memory", crate::memory::TITLE, crate::memory::NOTE), &table),
+            body: further(("memory", crate::mapping::TITLE, crate::mapping::NOTE), &table),
         }));
         sections.extend(crate::paging::table(operations).map(|table| PageSection {
             id: "paging".to_owned(),

@@ -11,7 +11,7 @@ use crate::keys::{detail_columns, detail_object, reason_fields};
 use crate::table::{
     BarSlice, CSV, Cell, Column, CsvLine, JSON, PAGE, PEOPLE, TEXT, Table, sort_key,
 };
-use crate::{memory, names, paging};
+use crate::{mapping, names, paging};
 
 /// Instructions of an operation at a level that hardware does not execute.
 pub(crate) type EmulatedInstructions = BTreeMap<(String, Level), f64>;
@@ -125,7 +125,7 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
         .column(json("l2_over_l1"), |row| number(row.l2_over_l1))
         .column(json("window"), window_object);
     if operations.rows.iter().any(|row| row.memory.is_some()) {
-        table = table.column(json("memory"), |row| Cell::of(row.memory.as_ref(), memory::object));
+        table = table.column(json("memory"), |row| Cell::of(row.memory.as_ref(), mapping::object));
     }
     if operations.rows.iter().any(|row| row.paging.is_some()) {
         table = table.column(json("paging"), |row| {

@@ -6,7 +6,7 @@ use vmtax_analyse::samples::median;
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::setting::cpuinfo;
 use vmtax_pageops::speed::{MeasuredSpeed, SpeedMemory, measure};
-use vmtax_pageops::{Cpu, PAGE, memory};
+use vmtax_pageops::{Cpu, PAGE, process_memory};
 use vmtax_report::numbers::size;
 use vmtax_report::table::{Cell, Column, Table};
 use vmtax_report::tables::{Tables, TitledTable};
@@ -43,7 +43,7 @@ const IN_RAM: &str =
 
 /// The memory must be in RAM: pages never written to are all mapped to one page of zeros, which is read from the cache.
 fn check_in_ram(before: u64, needed: u64) -> anyhow::Result<()> {
-    let found = memory::in_ram().context(IN_RAM)?.saturating_sub(before);
+    let found = process_memory::in_ram().context(IN_RAM)?.saturating_sub(before);
     // The program itself may have released a few pages.
     if found + needed / 256 >= needed {
         return Ok(());
@@ -79,7 +79,7 @@ pub(super) fn run(args: &MemBenchArgs) -> anyhow::Result<()> {
         let what = format!("--size {}: takes {needed} and {free} are free", args.size);
         return fail(Code::Usage, format!("{what}; choose a smaller one"));
     }
-    let before = memory::in_ram().context(IN_RAM)?;
+    let before = process_memory::in_ram().context(IN_RAM)?;
     let mut memory = SpeedMemory::new((args.size << 20) as usize);
     let needed = memory.bytes();
     check_in_ram(before, needed)?;
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn measured_memory_is_resident() {
-        let before = memory::in_ram().expect("told");
+        let before = process_memory::in_ram().expect("told");
         // As the compiler makes it of a vector that is filled with zeros.
         let untouched = vec![0u8; LEN];
         assert!(black_box(&untouched).iter().step_by(PAGE).all(|byte| *byte == 0));
@@ -298,10 +298,10 @@ mod tests {
             check_in_ram(before, LEN as u64).expect_err("pages of nobody were taken for memory");
         assert!(error.to_string().contains("no speed is shown"), "{error}");
         drop(untouched);
-        let before = memory::in_ram().expect("told");
+        let before = process_memory::in_ram().expect("told");
         let memory = SpeedMemory::new(LEN / 4);
         // A test that ends meanwhile gives its memory back.
-        let found = memory::in_ram().expect("told") - before;
+        let found = process_memory::in_ram().expect("told") - before;
         assert!(found > memory.bytes() * 9 / 10, "{found} of {}", memory.bytes());
     }
 }

@@ -19,7 +19,7 @@ use super::super::sums::{
     FEW, POLL_NS, RecordingSums, SubjectSum, TICK, WORTH, add, faults_wait, halts, halts_return,
     is_half, is_most, mean_ns, periodic_wake_ups, short_halts, total,
 };
-use super::memory::{only_if_mapping, refaults, small_by_faults};
+use super::small_pages::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
 use crate::remedy::{Context, RemedyId, VmKind};
 use crate::table::cause_of;
