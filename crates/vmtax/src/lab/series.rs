@@ -5,7 +5,7 @@ use std::io::Write;
 use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
 use vmtax_lab::{Ability, HostKind};
-use vmtax_report::kernels::{KernelSeries as Shown, SeriesPoint};
+use vmtax_report::series::{KernelSeries as Shown, SeriesPoint};
 use vmtax_report::text::TextLayout;
 use vmtax_runs::budget;
 use vmtax_runs::kernels::is_image;

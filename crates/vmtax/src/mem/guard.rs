@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 
+use vmtax_checkpoint::vm_fault;
 use vmtax_cli::exit::{Code, fail, say};
 use vmtax_machine::vm::{Guarded, STOPPED, guard};
-use vmtax_snapshot::vm_fault;
 
 use super::flags::GuardArgs;
 

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use serde_json::json;
+use vmtax_checkpoint::{Restore, fault, stream};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::Progress;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::Checkpoint;
 use vmtax_report::numbers::size;
-use vmtax_snapshot::{Restore, fault, stream};
 
 use super::flags::{RestoreArgs, VerifyArgs};
 

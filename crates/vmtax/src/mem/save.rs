@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use vmtax_checkpoint::stream::{self, is_stream};
+use vmtax_checkpoint::{Save, SavedVm};
 use vmtax_cli::exit::{Code, fail, say};
 use vmtax_cli::signals;
 use vmtax_machine::Stop;
 use vmtax_machine::vm::MediumDisk;
-use vmtax_snapshot::stream::{self, is_stream};
-use vmtax_snapshot::{Save, SavedVm};
 
 use super::accel::OpenedBackend;
 use super::flags::{OutputFormat, SaveArgs};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
+use vmtax_checkpoint::{MemoryPass, PauseTimes, Saved, SavedVm, stream};
 use vmtax_pageops::checkpoint::{CycleKind, Phase, PhaseCost};
 use vmtax_report::numbers::{self, percent, size};
-use vmtax_snapshot::{MemoryPass, PauseTimes, Saved, SavedVm, stream};
 
 use super::flags::SaveArgs;
 

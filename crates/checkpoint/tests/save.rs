@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use vmtax_checkpoint::Save;
 use vmtax_machine::Stop;
 use vmtax_machine::vm::{Pause, QemuVm};
 use vmtax_pageops::{Cpu, PAGE};
-use vmtax_snapshot::Save;
 
 const MEMORY: u64 = 64 << 20;
 
