@@ -246,7 +246,7 @@ fn take(pid: u32, name: &str, mappings: &[Mapping]) -> anyhow::Result<Vec<TakenM
     }
     match mappings::as_given(mappings, &given) {
         Ok(taken) => Ok(taken),
-        Err(why) => fail(Code::Data, format!("{name}: {why}; what its memory is cannot be told")),
+        Err(why) => fail(Code::Data, format!("{name}: {why}; its memory cannot be identified")),
     }
 }
 

@@ -205,7 +205,7 @@ pub fn check_overlap(
     fail(
         Code::Data,
         format!(
-            "{name}: is of the time from {:.6} to {:.6} s, and {other} of that from {:.6} to {:.6} s: events of the same time would be counted twice; import each into a run of its own",
+            "{name}: covers {:.6} to {:.6} s, and {other} covers {:.6} to {:.6} s: events of the same time would be counted twice; import each into a run of its own",
             seconds(from),
             seconds(to),
             seconds(first),

@@ -77,7 +77,7 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         return fail(
             Code::Usage,
             format!(
-                "{source}: has numeric exit reasons; name whose they are with --isa intel, --isa amd or --isa arm64"
+                "{source}: has numeric exit reasons, which differ between Intel, AMD and arm64; add --isa intel, --isa amd or --isa arm64"
             ),
         );
     }

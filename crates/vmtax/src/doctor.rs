@@ -21,8 +21,8 @@ use crate::flags::{OutputArgs, ReadingArgs};
 /// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
 /// Nothing is changed. With RUN, a run or recording of this host, each finding shows what its cause cost there and an
-/// upper bound of the gain. Of a FILE with QEMU's command line or libvirt's XML that VM alone is checked. All settings:
-/// docs/doctor-settings.md. --pages and --host-pages show in what pages memory is mapped, and nothing else.
+/// upper bound of the gain. With a FILE that contains QEMU's command line or libvirt's XML, only that VM is checked. All
+/// settings: docs/doctor-settings.md. --pages and --host-pages only show the sizes of the pages in which memory is mapped.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax doctor                                   this host and its VMs; run it as root to read more
@@ -59,7 +59,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, conflicts_with_all = ["run", "guest", "guest_root", "fix_script", "host_pages"])]
     pages: bool,
 
-    /// Inside a VM, as any user: measure by times of loads in what pages its host maps it (docs/doctor.md).
+    /// Inside a VM, as any user: time loads to measure the size of the pages in which its host maps it (docs/doctor.md).
     #[arg(long, conflicts_with_all = ["run", "root", "pid", "guest", "guest_root", "fix_script"])]
     host_pages: bool,
 

@@ -21,8 +21,10 @@ use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
-/// A recording contains exits only. Profiles (perf report, perf top, folded stacks), counters (kvm_stat, perf stat, debugfs), and what top, mpstat, vmstat, cpu.stat, /proc/interrupts, perf sched, logs or a clock's name show are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
-/// table of benchmark results (CSV) is explained by kind of VM and option. A VM's configuration is checked as `vmtax doctor` checks it.
+/// A recording contains exits only. Without a recording, these can be read on their own: profiles (perf report, perf top, folded stacks), counters
+/// (kvm_stat, perf stat, debugfs), the output of top, mpstat, vmstat and perf sched, cpu.stat, /proc/interrupts, logs, and the name of a clock. A run
+/// may also contain profiles, counters and page sizes (`vmtax import --help`). A table of benchmark results (CSV) is explained by kind of VM and
+/// option. A VM's configuration is checked as `vmtax doctor` checks it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax explain perf.data

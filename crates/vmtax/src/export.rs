@@ -59,7 +59,7 @@ pub(crate) struct ExportArgs {
     #[arg(long = "loop", requires = "replay")]
     repeat: bool,
 
-    /// Play it so many times as fast.
+    /// Speed of --loop: 10 is ten times as fast as recorded.
     #[arg(long, value_name = "FACTOR", requires = "repeat", default_value = "1", value_parser = speed)]
     speed: f64,
 

@@ -21,7 +21,7 @@ pub(crate) struct ReadingArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) interval: Option<Duration>,
 
-    /// Whose numeric exit reasons a bpftrace dump has.
+    /// Kind of processor that the numeric exit reasons in a bpftrace dump belong to.
     #[arg(long, value_name = "intel|amd|arm64", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 

@@ -53,8 +53,8 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pmu: bool,
 
-    /// Time the starts of VMs instead: the calls of KVM by which each VM that is created meanwhile is set up, from KVM_CREATE_VM to its first
-    /// KVM_RUN and its end, with the functions that wait. Prints tables, and writes no run.
+    /// Time the starts of VMs instead: the KVM calls that set up each VM created during the recording, from KVM_CREATE_VM to its first
+    /// KVM_RUN, and those that destroy it, with the functions that wait. Prints tables, and writes no run.
     #[arg(long, conflicts_with_all = ["interval", "raw", "pmu", "labels", "tree"])]
     starts: bool,
 

@@ -188,7 +188,7 @@ pub enum CpuHolder {
 }
 
 impl FoundKind {
-    /// It has no row in the table of remedies: what to do stands in its words.
+    /// It has no row in the table of remedies: its words say what to do.
     pub fn is_cured_by_words(&self) -> bool {
         use FoundKind as F;
         matches!(
@@ -214,6 +214,59 @@ impl FoundKind {
                 | F::OneProcessor
                 | F::MigrationScan
         )
+    }
+
+    /// The word of a verdict that is this finding.
+    pub(super) fn verdict(&self) -> &'static str {
+        use FoundKind as F;
+        match self {
+            F::Exits(_)
+            | F::OtherExits(_)
+            | F::HaltsReturn
+            | F::VmscapeBarrier
+            | F::EmulatedIommu
+            | F::PassedThroughRegisters
+            | F::SlowRegisters
+            | F::Xapic
+            | F::ApicvInhibited(_)
+            | F::Mitigations => "exits",
+            F::HostPolls | F::GuestPolls => "polling",
+            F::LineTimer(_) | F::PeriodicTimer { .. } => "wake-ups",
+            F::Contention(_) | F::OneProcessor | F::IpiWaits | F::MmuLock => "contention",
+            F::NoKvm => "no-kvm",
+            F::LockWaits | F::BusyDisk(_) | F::MigrationScan | F::HostKernel | F::Named(_) => {
+                "undecided"
+            }
+            F::StealCounter
+            | F::Message(_)
+            | F::StuckIn(_)
+            | F::HostStuckIn(_)
+            | F::BlockedIn(_)
+            | F::VmmBlockedIn(_) => "message",
+            F::BootGaps(_) => "start",
+            F::IdleInside => "idle",
+            F::SlowFunction(
+                TimedFunction::NumaBalancing
+                | TimedFunction::EndDirtyLogging
+                | TimedFunction::ClearDirtyLog
+                | TimedFunction::MarkIdle,
+            ) => "memory",
+            F::SlowFunction(_) => "start",
+            F::BounceBuffer => "bounce-buffer",
+            F::BranchMisses => "branch-misses",
+            F::Recovery(_) => "results",
+            F::FaultsWait
+            | F::Compaction
+            | F::PageMerging
+            | F::Reclaim
+            | F::MigrationBehind
+            | F::RemoteMemory
+            | F::SpreadMemory
+            | F::TlbMisses
+            | F::ShatteredRegions
+            | F::SmallPages { .. }
+            | F::GuestNuma => "memory",
+        }
     }
 
     /// Its word. These words never change.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vmtax_events::observed::TimedFunction;
 use vmtax_events::{ProfileOrigin, Sample};
 
 use super::burst::{Burst, burst};
@@ -121,49 +120,8 @@ impl Verdict {
             Verdict::Exits { .. } | Verdict::Burst(_) => "exits",
             Verdict::WakeUps { .. } => "wake-ups",
             Verdict::BounceBuffer(_) => "bounce-buffer",
-            Verdict::Finding(
-                FoundKind::Exits(_)
-                | FoundKind::HaltsReturn
-                | FoundKind::VmscapeBarrier
-                | FoundKind::EmulatedIommu
-                | FoundKind::PassedThroughRegisters,
-            ) => "exits",
-            Verdict::Finding(FoundKind::HostPolls) => "polling",
-            Verdict::Finding(FoundKind::LineTimer(_)) => "wake-ups",
-            Verdict::Finding(
-                FoundKind::Contention(_)
-                | FoundKind::OneProcessor
-                | FoundKind::IpiWaits
-                | FoundKind::MmuLock,
-            ) => "contention",
-            Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
-            Verdict::Finding(
-                FoundKind::LockWaits
-                | FoundKind::BusyDisk(_)
-                | FoundKind::MigrationScan
-                | FoundKind::HostKernel,
-            ) => "undecided",
-            Verdict::Finding(
-                FoundKind::StealCounter
-                | FoundKind::Message(_)
-                | FoundKind::StuckIn(_)
-                | FoundKind::HostStuckIn(_)
-                | FoundKind::BlockedIn(_)
-                | FoundKind::VmmBlockedIn(_),
-            ) => "message",
-            Verdict::Finding(FoundKind::BootGaps(_)) => "start",
-            Verdict::Finding(FoundKind::IdleInside) => "idle",
-            Verdict::Finding(FoundKind::Named(_)) => "undecided",
-            Verdict::Finding(FoundKind::SlowFunction(
-                TimedFunction::NumaBalancing
-                | TimedFunction::EndDirtyLogging
-                | TimedFunction::ClearDirtyLog
-                | TimedFunction::MarkIdle,
-            )) => "memory",
-            Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
-            Verdict::Finding(FoundKind::Mitigations) => "exits",
-            Verdict::Finding(FoundKind::BranchMisses) => "branch-misses",
-            Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
+            Verdict::Finding(found) => found.verdict(),
+            Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
             Verdict::NotExits(_) => "not-exits",
             Verdict::Idle { .. } => "idle",
@@ -179,48 +137,16 @@ impl Verdict {
             Verdict::WakeUps { .. } => *found == FoundKind::Exits(Subject::Halts),
             Verdict::BounceBuffer(_) => *found == FoundKind::BounceBuffer,
             Verdict::Finding(FoundKind::Exits(_)) | Verdict::Burst(_) => false,
-            Verdict::Finding(FoundKind::HaltsReturn) => *found == FoundKind::HaltsReturn,
             Verdict::Finding(
-                shown @ (FoundKind::BranchMisses
-                | FoundKind::Compaction
-                | FoundKind::PageMerging
-                | FoundKind::FaultsWait
-                | FoundKind::VmscapeBarrier
-                | FoundKind::LineTimer(_)
-                | FoundKind::Contention(_)
-                | FoundKind::Reclaim
-                | FoundKind::NoKvm
-                | FoundKind::StealCounter
-                | FoundKind::IdleInside
-                | FoundKind::StuckIn(_)
-                | FoundKind::HostStuckIn(_)
-                | FoundKind::BlockedIn(_)
-                | FoundKind::VmmBlockedIn(_)
-                | FoundKind::MigrationBehind
-                | FoundKind::BootGaps(_)
-                | FoundKind::Named(_)
-                | FoundKind::SlowFunction(_)
-                | FoundKind::Mitigations
-                | FoundKind::HostKernel
-                | FoundKind::Message(_)
-                | FoundKind::EmulatedIommu
-                | FoundKind::PassedThroughRegisters
-                | FoundKind::IpiWaits
-                | FoundKind::GuestNuma
-                | FoundKind::MmuLock
-                | FoundKind::LockWaits
-                | FoundKind::BusyDisk(_)
-                | FoundKind::OneProcessor
-                | FoundKind::MigrationScan
-                | FoundKind::SpreadMemory
-                | FoundKind::HostPolls),
-            ) => found == shown,
-            Verdict::Finding(_) | Verdict::Memory { .. } => {
+                FoundKind::SmallPages { .. } | FoundKind::TlbMisses | FoundKind::RemoteMemory,
+            )
+            | Verdict::Memory { .. } => {
                 matches!(
                     found,
                     FoundKind::SmallPages { .. } | FoundKind::TlbMisses | FoundKind::RemoteMemory
                 )
             }
+            Verdict::Finding(shown) => found == shown,
             Verdict::Exits { .. }
             | Verdict::Results(_)
             | Verdict::NotExits(_)

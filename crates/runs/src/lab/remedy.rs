@@ -97,7 +97,7 @@ impl RemedyRow {
         for word in words {
             if !ROWS.iter().any(|row| row.remedy.name() == word) {
                 let known: Vec<_> = ROWS.iter().map(|row| row.remedy.name()).collect();
-                return Err(format!("{word}: is not tried here; what is: {}", known.join(", ")));
+                return Err(format!("{word}: cannot be tried here; try: {}", known.join(", ")));
             }
         }
         let is_wanted = |row: &&RemedyRow| match words {
@@ -385,6 +385,6 @@ mod tests {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             RemedyRow::chosen(&words).expect_err("refused")
         };
-        assert!(refused(&["vls"]).starts_with("vls: is not tried here; what is: virtio-disk, "));
+        assert!(refused(&["vls"]).starts_with("vls: cannot be tried here; try: virtio-disk, "));
     }
 }

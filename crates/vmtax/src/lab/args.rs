@@ -133,12 +133,12 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
     pub(crate) operation_file: Option<PathBuf>,
 
-    /// Run this static program of x86-64 Linux in place of the patterns of --suite paging, with its arguments: words are split at spaces. Marked by two
-    /// instructions (SSC marks 0x111 and 0x222, as for Intel's SDE), what is between them counts; otherwise all.
+    /// In --suite paging, run this static x86-64 Linux program with its arguments instead of the patterns; words are split at spaces. If the program
+    /// contains two marker instructions (SSC marks 0x111 and 0x222, as for Intel's SDE), only the part between them counts.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["operation", "operation_file", "batches"])]
     pub(crate) program: Option<String>,
 
-    /// What runs the program of --program: nothing but the program, or Linux, the kernel of the host, with the program as a process.
+    /// Guest in which --program runs: with nothing but the program, or with Linux (the host's kernel) and the program as a process.
     #[arg(long, value_enum, default_value_t = GuestWord::Bare, requires = "program", conflicts_with_all = ["nested", "observe"])]
     pub(crate) guest: GuestWord,
 
@@ -183,11 +183,11 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
 
-    /// In the suite paging, scatter frames over so many MiB of guest-physical memory where the operation's name says 24 GiB.
+    /// In --suite paging, scatter the frames of -24g operations over this many MiB of guest-physical memory instead of 24 GiB.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=61_440))]
     pub(crate) scattered: Option<u32>,
 
-    /// Have there the frames of a process: FILE is the output of `vmtax lab layout PID`.
+    /// In --suite paging, give -24g operations the frames of a process; FILE is the output of `vmtax lab layout PID`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "scattered")]
     pub(crate) layout: Option<PathBuf>,
 
@@ -226,15 +226,15 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "MIB", hide = true, default_value_t = 0, requires = "observe", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) memory: u32,
 
-    /// Check the run against this budget: what takes more gives exit code 6.
+    /// Check the run against this budget; a number above it gives exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) budget: Option<PathBuf>,
 
-    /// What takes less than the budget gives exit code 6, too.
+    /// Also give exit code 6 for a number below the budget.
     #[arg(long, requires = "budget")]
     pub(crate) exact: bool,
 
-    /// Also write how the budget is kept to this file, as JUnit XML: a test for each operation.
+    /// Also write the result of the budget check to this file, as JUnit XML with a test for each operation.
     #[arg(long, value_name = "FILE", requires = "budget", conflicts_with = "bless", value_hint = ValueHint::FilePath)]
     pub(crate) junit: Option<PathBuf>,
 

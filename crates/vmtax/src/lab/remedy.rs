@@ -24,9 +24,10 @@ use crate::flags::OutputArgs;
 
 /// Try remedies of `vmtax explain` on emulated hosts: the same load with the symptom and with the remedy.
 ///
-/// Loads are VMs of QEMU on an emulated host (docs/bench-traffic.md) and operations of `vmtax lab run`. Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
-/// after, what went and what came instead, and whether that is what the table of remedies (docs/remedies.md) says. Counts are those of the real KVM,
-/// QEMU and Linux; times under an emulator do not reflect hardware.
+/// Loads are VMs of QEMU on an emulated host (docs/bench-traffic.md) and operations of `vmtax lab run`. The report shows for each remedy whether
+/// `explain` finds the symptom and names the remedy, the exits of an operation before and after, which exits went away, which appeared instead, and
+/// whether this agrees with the table of remedies (docs/remedies.md). Counts are those of the real KVM, QEMU and Linux; times under an emulator do not
+/// reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab remedy virtio-disk guest-clocksource huge-pages

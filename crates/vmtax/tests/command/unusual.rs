@@ -273,7 +273,7 @@ fn the_same_time_is_imported_once() {
         assert_eq!(output.status.code(), Some(4), "{said}");
         // The first and the last line of `perf script`.
         let sentence = format!(
-            "vmtax: {again}: is of the time from 8.371077 to 10.865820 s, and a.data of that from 8.371077 to 10.865820 s: events of the same time would be counted twice"
+            "vmtax: {again}: covers 8.371077 to 10.865820 s, and a.data covers 8.371077 to 10.865820 s: events of the same time would be counted twice"
         );
         assert!(said.starts_with(&sentence), "{said}");
         fs::remove_dir_all(folder.path().join("run")).unwrap_or_default();

@@ -20,7 +20,7 @@ fn tried(words: &[&str]) -> Vec<(String, [f64; 2], String, String)> {
 fn what_is_not_tried_is_refused_before_the_host_boots() {
     let (code, message) = refused(&["lab", "remedy", "vls"]);
     assert_eq!(code, 2, "{message}");
-    assert!(message.contains("vls: is not tried here; what is: virtio-disk, "), "{message}");
+    assert!(message.contains("vls: cannot be tried here; try: virtio-disk, "), "{message}");
 }
 
 /// Ten pairs of VMs: what goes, and what stays.
