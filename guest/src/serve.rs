@@ -169,14 +169,21 @@ fn is_process(operation: &Operation) -> bool {
     matches!(operation.linux, Some(LinuxWork::Process))
 }
 
-/// Operations that are processes, each in a Linux guest of its own.
+/// Operations that are processes of one program, each in a Linux guest of its own. Where the program fails it is not run again in the others.
 fn processes(
     order: &Order,
     program: Option<&RecordedProgram>,
     mut tracer: Tracer,
 ) -> Result<(Report, Tracer)> {
     let mut report = Report::default();
+    let mut failed = false;
     for operation in &order.operations {
+        if failed {
+            let failure = Some("not run, as the program failed in another one".to_owned());
+            let number = operation.number;
+            report.outcomes.push(OrderOutcome { number, failure, ..OrderOutcome::default() });
+            continue;
+        }
         let Some(paging) = operation.paging else { return Err("a process has no memory".into()) };
         let backing = HostBacking::of_process(paging.backing);
         let backing = backing.ok_or("a Linux guest does not have this memory")?;
@@ -197,6 +204,7 @@ fn processes(
         let (found, back) = executed?;
         tracer = back;
         found.check(std::iter::once(operation.number))?;
+        failed = found.outcomes.iter().any(|outcome| outcome.failure.is_some());
         report.outcomes.extend(found.outcomes);
     }
     Ok((report, tracer))

@@ -29,6 +29,10 @@ pub fn vm(text: &str, path: &str) -> Option<Result<VmProcess, String>> {
         return None;
     }
     if domain::is_domain(text) {
+        let domains = text.matches("<domain ").count() + text.matches("<domain>").count();
+        if domains > 1 {
+            return Some(Err(format!("has {domains} VMs; give one at a time")));
+        }
         return Some(domain::read(text).map(|(words, threads)| process(words, threads, path)));
     }
     let words = words::command(text).or_else(|| proxmox::command(text));

@@ -22,7 +22,9 @@ use crate::profiles::fault;
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Beginnings of functions that only a host has. Linux arch/x86/kvm, virt/kvm. (A guest has `kvm_clock_*`, `kvm_steal_clock` and others.)
-const OF_HOST: [&str; 12] = [
+const OF_HOST: [&str; 13] = [
+    // Linux drivers/vhost.
+    "vhost_",
     "vmx_",
     "svm_",
     "tdx_",
@@ -207,8 +209,7 @@ impl EvidenceInput {
                 .map_err(fault(&self.name))
         };
         let of_guest = read(ProfileOrigin::Guest)?;
-        let is_of_host =
-            is_of_host(&of_guest.profile) || OF_VMM.iter().any(|word| text.contains(word));
+        let is_of_host = is_of_host(&of_guest.profile) || text.lines().any(is_of_vmm);
         let profile::ImportedProfile { profile, mut losses } = match is_of_host {
             true => read(ProfileOrigin::Host)?,
             false => of_guest,
@@ -270,6 +271,14 @@ fn has_frames(text: &str) -> bool {
     let all = text.lines().filter(|line| !line.is_empty());
     let (stacks, others): (Vec<&str>, Vec<&str>) = all.partition(|line| line.contains(';'));
     stacks.len() > others.len()
+}
+
+/// A line of a profile, and none of a VM's configuration beside it.
+fn is_of_vmm(line: &str) -> bool {
+    const OF_CONFIGURATION: [&str; 5] = [" -cpu ", " -m ", " -smp ", " -machine ", "-enable-kvm"];
+    OF_VMM.iter().any(|word| line.contains(word))
+        && !line.trim_start().starts_with('<')
+        && !OF_CONFIGURATION.iter().any(|option| line.contains(option))
 }
 
 fn is_of_host(profile: &Profile) -> bool {

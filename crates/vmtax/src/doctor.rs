@@ -85,6 +85,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.pages || args.host_pages {
         return pages(args);
     }
+    let inputs: Vec<&Path> = args.run.as_deref().into_iter().collect();
+    output::check(&inputs, args.to.output.as_deref())?;
     let evidence = args.run.as_deref().map(EvidenceInput::open).transpose()?;
     if let (Some(path), Some(evidence)) = (&args.run, &evidence)
         && let Some(system) = configuration(path, evidence)?
@@ -153,13 +155,7 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
         ("--pid", args.pid.is_some()),
     ];
     let given = given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
-    if let Some(flag) = given.or(args.reading.reading().given()) {
-        let name = path.display();
-        return fail(
-            Code::Usage,
-            format!("{flag}: {name} is a configuration, which is checked alone"),
-        );
-    }
+    is_alone(path, given.or(args.reading.reading().given()))?;
     let findings = alone(system);
     let name = path.display().to_string();
     let audit = of_file(&name, system, &findings);
@@ -169,8 +165,21 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
     args.to.write(&audit)
 }
 
-/// Writes the checks of a configuration.
-pub(crate) fn check(path: &Path, system: &System, to: &OutputArgs) -> anyhow::Result<()> {
+/// No flag for something else was given.
+fn is_alone(path: &Path, flag: Option<&str>) -> anyhow::Result<()> {
+    let Some(flag) = flag else { return Ok(()) };
+    let text = format!("{flag}: {} is a configuration, which is checked alone", path.display());
+    fail(Code::Usage, text)
+}
+
+/// Writes the checks of a configuration; `flag` is one that was given for a recording.
+pub(crate) fn check(
+    path: &Path,
+    system: &System,
+    flag: Option<&str>,
+    to: &OutputArgs,
+) -> anyhow::Result<()> {
+    is_alone(path, flag)?;
     to.write(&of_file(&path.display().to_string(), system, &alone(system)))
 }
 

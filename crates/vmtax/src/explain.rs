@@ -89,7 +89,11 @@ fn change(args: &ExplainArgs, before: &Path, after: &Path) -> anyhow::Result<()>
     let reading = args.reading.reading();
     let read = |path: &Path| {
         let filter = ledger::filter(path, &args.vm, &[], &reading)?;
-        checked(path, &reading, filter)
+        let (source, ledger) = checked(path, &reading, filter)?;
+        match ledger.exits.is_empty() && !ledger.observed.is_empty() {
+            true => fail(Code::Data, format!("{source}: has no exits to compare")),
+            false => Ok((source, ledger)),
+        }
     };
     let (before, after) = ledger::both(|| read(before), || read(after))?;
     let (labels, seconds) = (BTreeMap::new(), args.length.map(|length| length.as_secs_f64()));
@@ -117,7 +121,11 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
     let ((source, ledger), base) = match &args.against {
         None => match read(run, &reading, filter.clone())? {
             ExplainInput::Recording(run) => (*run, None),
-            ExplainInput::Configuration(system) => return doctor::check(run, &system, &args.to),
+            ExplainInput::Configuration(system) => {
+                let vm = (!args.vm.is_empty()).then_some("--vm");
+                let flag = vm.or(args.length.map(|_| "--length")).or(reading.given());
+                return doctor::check(run, &system, flag, &args.to);
+            }
         },
         Some(path) => {
             let (run, base) =
@@ -204,10 +212,7 @@ fn read(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ex
             if is_plain && let Some(ledger) = evidence.figures().or_else(named) {
                 return Ok(ExplainInput::Recording(Box::new((source, ledger))));
             }
-            return match configuration {
-                Some(system) if is_plain => Ok(ExplainInput::Configuration(system)),
-                _ => Err(problem),
-            };
+            return configuration.map(ExplainInput::Configuration).ok_or(problem);
         }
     };
     let ledger = ledger::of_opened(input, reading, filter.clone())?;

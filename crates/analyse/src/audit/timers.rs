@@ -84,8 +84,9 @@ pub(super) fn hpet(_: &AuditView, vm: &VmProcess) -> CheckFound {
     };
     let is_taken_away = machines().any(|value| property(value, "hpet").is_some_and(is_off))
         || words.iter().any(|word| word.trim_start_matches('-') == "no-hpet");
-    let has_pc = machines().any(is_pc);
-    if !is_qemu(vm) || vm.is_part() || !has_pc || is_taken_away {
+    let is_asked_for = machines().any(|value| property(value, "hpet") == Some("on"));
+    let has_pc = machines().any(is_pc) && !vm.is_part() || is_asked_for;
+    if !is_qemu(vm) || !has_pc || is_taken_away {
         return CheckFound::not_applicable(FoundSetting::NoHpet);
     }
     if is_windows(vm) || like_windows(vm).is_some() {

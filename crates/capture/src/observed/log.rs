@@ -4,7 +4,7 @@ use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
 
 use super::devices::{HOSTS_TSC, clock};
-use super::lines;
+use super::{lines, stuck};
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module"), softmmu/vl.c ("falling back to tcg") and accel/tcg (`info jit`: "Translation buffer state:"); dockur/windows's container, which says why in the brackets.
@@ -228,6 +228,9 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
         }
     }
     // What the CPU that is stuck does says more than that it is.
+    if stuck::all_in_work(text) {
+        found.retain(|one| *one != Observed::Message(LogMessage::Stall));
+    }
     if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
     {
         if is_said(NOTIFIES) {

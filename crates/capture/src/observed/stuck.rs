@@ -116,12 +116,109 @@ const WORKS: [(KvmWork, &[&str]); 8] = [
     ),
 ];
 
-/// The work of KVM or VFIO in which a stack is.
-fn work(stack: &[&str]) -> Option<KvmWork> {
-    let is_old = |line: &&&str| line.contains(" ? ") || line.starts_with("? ");
-    let on: Vec<&str> =
-        stack.iter().filter(|line| !is_old(line)).filter_map(|line| function(line)).collect();
-    let found = WORKS.iter().find(|(_, names)| names.iter().any(|name| on.contains(name)));
+/// A CPU that waits there waits for others: what goes on below says nothing of them.
+const OTHERS: [&str; 8] = [
+    "kvm_wait",
+    "spin_lock_slowpath",
+    "_raw_spin_lock",
+    "_raw_read_lock",
+    "_raw_write_lock",
+    "_lock_slowpath",
+    "smp_call_function",
+    "csd_lock_wait",
+];
+/// Interrupts whose work is none of what they interrupted: Linux kernel/softirq.c, net/core/dev.c.
+const SOFTIRQ: [&str; 4] = ["__do_softirq", "handle_softirqs", "net_rx_action", "__napi_poll"];
+/// Names of machines that hypervisors give their guests, in `Hardware name:`.
+const VIRTUAL: [&str; 9] = [
+    "QEMU",
+    "KVM",
+    "Bochs",
+    "Xen",
+    "VMware",
+    "Virtual Machine",
+    "VirtualBox",
+    "Amazon EC2",
+    "Google Compute Engine",
+];
+
+/// The number behind these words.
+fn number(line: &str, words: &str) -> Option<u32> {
+    let rest = line.split_once(words)?.1.trim_start_matches('#');
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// The name of a line of a stack that holds nothing else: `func+0x12/0x34 [module]`, behind a log's marks. `None` of other lines, and of what is old on the stack.
+fn frame(line: &str) -> Option<&str> {
+    let line = line.rsplit_once("kernel: ").map_or(line, |(_, frame)| frame);
+    let frame = line.trim().rsplit("] ").find(|part| part.contains("+0x")).unwrap_or(line.trim());
+    let mut words = frame.split([' ', '\t']).filter(|word| !word.is_empty() && *word != ">");
+    let name = words.next()?;
+    let is_module = |word: &str| word.starts_with('[');
+    let is_whole = name.split_once("+0x").is_some_and(|(_, rest)| rest.contains("/0x"));
+    (is_whole && words.all(is_module)).then(|| function(name)).flatten()
+}
+
+/// The work of KVM or VFIO in which the CPU of a message is, by the first stack behind it; `lines` begin with the message.
+fn work(lines: &[&str]) -> Option<KvmWork> {
+    let (message, rest) = lines.split_first()?;
+    // What a kernel prints, and no words about it.
+    let lockup = number(message, "soft lockup - CPU");
+    let is_message = lockup.is_some() && message.contains(" stuck for ")
+        || message.contains("rcu: INFO: ")
+        || message.contains("INFO: rcu_")
+        || number(message, "hard LOCKUP on cpu ").is_some();
+    if !is_message {
+        return None;
+    }
+    let (mut stack, mut is_open) = (Vec::new(), false);
+    // Functions of interrupts that came on top.
+    let (mut interrupts, mut in_interrupt) = (Vec::new(), false);
+    for line in rest.iter().take(STACK) {
+        let of_other = number(line, "NMI backtrace for cpu ")
+            .is_some_and(|cpu| lockup.is_some_and(|stuck| stuck != cpu));
+        let is_virtual =
+            line.contains("Hardware name:") && VIRTUAL.iter().any(|name| line.contains(name));
+        let ends = is_other_message(line)
+            || of_other
+            || is_virtual
+            || line.contains("Tasks blocked on")
+            || line.contains("kthread");
+        if ends {
+            break;
+        }
+        match frame(line) {
+            Some(name) if in_interrupt => interrupts.push(name),
+            Some(name) => stack.push(name),
+            None => {
+                if line.contains("<IRQ>") || line.contains("</IRQ>") {
+                    in_interrupt = !line.contains("</IRQ>");
+                } else if let Some(name) = at(line) {
+                    // The register is of what the marks below say.
+                    stack.push(name);
+                } else if line.contains("all Trace:") {
+                    // The second stack is of another message.
+                    if is_open {
+                        break;
+                    }
+                    is_open = true;
+                } else if is_open && !line.trim().is_empty() {
+                    let known = ["TASK>", "...", " ? ", "RIP:", "RSP:", "Code:", "R1", "RA", "RD"];
+                    if !known.iter().any(|word| line.contains(word)) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let waits = |name: &&str| OTHERS.iter().any(|other| name.contains(other));
+    if stack.iter().take(4).any(waits)
+        || interrupts.iter().any(|name| SOFTIRQ.contains(name))
+    {
+        return None;
+    }
+    let found = WORKS.iter().find(|(_, names)| names.iter().any(|name| stack.contains(name)));
     found.map(|(work, _)| *work)
 }
 
@@ -154,6 +251,14 @@ fn at(line: &str) -> Option<&str> {
     REGISTERS.iter().find_map(|register| function(line.split_once(register)?.1))
 }
 
+/// Whether each CPU of a text that is stuck is in work of KVM or VFIO: none of them lacked a processor.
+pub(super) fn all_in_work(text: &str) -> bool {
+    let all: Vec<&str> = lines(text).collect();
+    let is_stuck = |line: &str| STUCK.iter().any(|words| line.contains(words));
+    let mut stuck = (0..all.len()).filter(|at| is_stuck(all[*at])).peekable();
+    stuck.peek().is_some() && stuck.all(|at| work(&all[at..]).is_some())
+}
+
 pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
     let mut found: Vec<Observed> = Vec::new();
     let mut add = |observed: Observed| {
@@ -165,10 +270,10 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
     let (mut stuck, mut blocked) = (0usize, 0usize);
     let mut of_vmm = false;
     let all: Vec<&str> = lines(text).collect();
-    for (number, line) in all.iter().copied().enumerate() {
+    for (at_line, line) in all.iter().copied().enumerate() {
         if STUCK.iter().any(|words| line.contains(words)) {
             (stuck, blocked) = (STACK, 0);
-            if let Some(work) = work(stack_of(&all[number + 1..])) {
+            if let Some(work) = work(&all[at_line..]) {
                 stuck = 0;
                 add(Observed::HostStuckIn(work));
             }
@@ -181,7 +286,7 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             // QEMU's own names, cut to 15 characters; its agent (qemu-ga) runs in guests, and qemu-img is no VM's.
             of_vmm = name.starts_with("qemu-system") || ["qemu-kvm", "kvm"].contains(&name);
             let is_vcpu = |line: &&str| line.contains("kvm_arch_vcpu_ioctl_run+");
-            if of_vmm && stack_of(&all[number + 1..]).iter().any(is_vcpu) {
+            if of_vmm && stack_of(&all[at_line + 1..]).iter().any(is_vcpu) {
                 blocked = 0;
             }
         } else if stuck > 0 {
@@ -278,12 +383,40 @@ mod tests {
             // Old words on the stack say nothing.
             (" ? kvm_set_memslot+0x1/0x2\n", "stuck free_unref_page_list"),
             (" release_pages+0x1/0x2\n", "stuck free_unref_page_list"),
-            // Another message begins.
+            // Another message begins, another CPU's stack, a second stack.
             ("WARNING: CPU: 1 at x.c:1\n kvm_set_memslot+0x1/0x2\n", "stuck free_unref_page_list"),
+            (
+                " release_pages+0x1/0x2\nNMI backtrace for cpu 1\nCall Trace:\n kvm_set_memslot+0x1/0x2\n",
+                "stuck free_unref_page_list",
+            ),
+            (
+                " release_pages+0x1/0x2\nCPU: 1 PID: 9 Comm: x\nCall Trace:\n kvm_destroy_vm+0x1/0x2\n",
+                "stuck free_unref_page_list",
+            ),
+            // It waits for others; an interrupt's work.
+            (
+                " _raw_spin_lock+0x1/0x2\n kvm_mmu_notifier_invalidate_range_start+0x1/0x2\n",
+                "stuck free_unref_page_list",
+            ),
+            (
+                " <IRQ>\n ixgbe_poll+0x1/0x2\n net_rx_action+0x1/0x2\n </IRQ>\n kvm_set_memslot+0x1/0x2\n",
+                "stuck free_unref_page_list",
+            ),
+            // No lines of a stack.
+            ("kvm_set_memslot+0x12/0x300 is not on the stack.\n", "stuck free_unref_page_list"),
+            (" #0: (slots_lock), at: kvm_set_memslot+0x1/0x2\n", "stuck free_unref_page_list"),
         ] {
             assert_eq!(said(&format!("{lockup}{stack}")), [expected], "{stack}");
         }
-        assert_eq!(said(" kvm_set_memslot+0x1/0x2\n"), Vec::<String>::new());
+        for none in [
+            " kvm_set_memslot+0x1/0x2\n",
+            "I grepped for 'soft lockup - CPU#' in vain\n kvm_set_memslot+0x1/0x2\n",
+            "there is no \"self-detected stall on CPU\"\n kvm_set_memslot+0x1/0x2\n",
+            // The host of nested guests is a guest.
+            "watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [q:7]\nHardware name: QEMU Standard PC\nCall Trace:\n kvm_set_memslot+0x1/0x2\n",
+        ] {
+            assert_eq!(said(none), Vec::<String>::new(), "{none}");
+        }
     }
 
     #[test]

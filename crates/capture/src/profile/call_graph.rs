@@ -80,7 +80,8 @@ fn node(line: &str) -> Option<GraphLine<'_>> {
     if let Some((at, length)) = mark {
         let name = text.get(at + length..)?.split_whitespace().next()?;
         let [share, own] = [0, 1].map(|at| shares.clone().nth(at).and_then(hundredths));
-        let has_callers = own.is_none();
+        // What calls nothing has callers alone.
+        let has_callers = own.is_none() || own == share;
         return Some(GraphLine {
             column: 0,
             name,
@@ -143,7 +144,8 @@ impl Graph {
         }
         while let Some(top) = self.open.last().map(|at| &self.nodes[*at]) {
             // perf moves a line of a chain by one where the kernel ends.
-            let goes_on = is_bare && top.is_bare && node.column + 1 >= top.column;
+            // One of a chain that is opened has no share either; branches have.
+            let goes_on = node.share.is_none() && top.is_bare && node.column + 1 >= top.column;
             if top.column < node.column || goes_on || self.open.len() == 1 && top.column == 0 {
                 break;
             }
@@ -162,12 +164,41 @@ impl Graph {
         }
     }
 
+    /// Shares of trees in which a line has more than the line above are of that line (`perf report -g fractal`): they become shares of all.
+    fn make_absolute(&mut self) {
+        let mut roots: Vec<usize> = Vec::new();
+        let mut above: Vec<Option<u64>> = Vec::new();
+        let mut relative: BTreeSet<usize> = BTreeSet::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let root = node.parent.map_or(at, |parent| roots[parent]);
+            let of_parent = node.parent.and_then(|parent| above[parent]);
+            if let (Some(share), Some(of_parent)) = (node.share, of_parent)
+                && share > of_parent
+            {
+                relative.insert(root);
+            }
+            roots.push(root);
+            above.push(node.share.or(of_parent));
+        }
+        let mut whole: Vec<Option<u64>> = Vec::new();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let of_parent = node.parent.and_then(|parent| whole[parent]);
+            if relative.contains(&roots[at])
+                && let (Some(share), Some(of_parent)) = (node.share, of_parent)
+            {
+                node.share = Some(share * of_parent / WHOLE);
+            }
+            whole.push(node.share.or(of_parent));
+        }
+    }
+
     fn deliver(mut self, sum: &mut StackSum) {
         let opened: BTreeSet<usize> = self.nodes.iter().filter_map(|node| node.parent).collect();
         // What a closed row calls is in other rows.
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.share = node.own.filter(|_| !opened.contains(&at)).or(node.share);
         }
+        self.make_absolute();
         for at in 0..self.nodes.len() {
             let of_parent = self.nodes[at].parent.and_then(|parent| self.nodes[parent].share);
             let node = &mut self.nodes[at];
@@ -257,6 +288,11 @@ mod tests {
             stacks(text),
             [("[not in the text]".to_owned(), 6400), ("v;u;h;g;f;f;f".to_owned(), 3600)]
         );
+        // Shares of the line above (-g fractal), below a function that calls nothing.
+        let text = "-   50.00%    50.00%  [kernel]  [k] f\n   - f\n      - 80.00% g\n         - 75.00% h\n              i\n           25.00% j\n        20.00% k\n";
+        let expected =
+            [("[not in the text]", 5000), ("i;h;g;f;f", 3000), ("j;g;f;f", 1000), ("k;f;f", 1000)];
+        assert_eq!(stacks(text), expected.map(|(stack, weight)| (stack.to_owned(), weight)));
         assert!(!recognise(
             b"   - 36.00% f\n        g\n        h\n        i\n        j\n        k\n"
         ));

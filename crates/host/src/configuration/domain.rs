@@ -139,7 +139,12 @@ pub(super) fn read(text: &str) -> Result<(Vec<String>, Option<Vec<Thread>>), Str
             }
         }
     }
-    Ok(domain.finish())
+    match domain.has.domain.as_deref() {
+        Some(kind) if !["kvm", "qemu", ""].contains(&kind) => {
+            Err(format!("is a domain of type {kind:?}, which KVM does not run"))
+        }
+        _ => Ok(domain.finish()),
+    }
 }
 
 /// A digit of C's numbers.
@@ -269,6 +274,7 @@ impl Domain {
             ("hypervclock", "yes", _) => self.cpu.push("hv-time=on".to_owned()),
             ("kvmclock", "no", _) => self.cpu.push("kvmclock=off".to_owned()),
             ("hpet", "no", _) => self.machine.push("hpet=off".to_owned()),
+            ("hpet", "yes", _) => self.machine.push("hpet=on".to_owned()),
             ("pit", "no", _) => self.machine.push("pit=off".to_owned()),
             // libvirt's default is QEMU's: reinjection.
             ("pit", _, "delay") => self.option("-global", "kvm-pit.lost_tick_policy=delay"),

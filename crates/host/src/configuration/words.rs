@@ -50,16 +50,20 @@ fn of_qemu(all: &[String]) -> Option<Vec<String>> {
             || is_variable(name)
     };
     let is_option = |word: &String| OPTIONS.contains(&word.replacen("--", "-", 1).as_str());
-    let words: Vec<String> = match all.iter().position(is_qemu) {
-        Some(at) => {
-            let program = match is_variable(&all[at]) {
+    // Another VM's line begins with its program; `kvm` is an accelerator's name, too.
+    let begins_other = |word: &String| word.contains("qemu-system") && is_qemu(word);
+    let segment = |at: usize| {
+        let rest = all[at + 1..].iter().take_while(|word| !begins_other(word));
+        rest.clone().any(is_option).then(|| (&all[at], rest))
+    };
+    let mut programs = (0..all.len()).filter(|at| is_qemu(&all[*at]));
+    let words: Vec<String> = match programs.find_map(segment) {
+        Some((program, rest)) => {
+            let program = match is_variable(program) {
                 true => "qemu-system-x86_64",
-                false => all[at].trim_start_matches(PROMPT),
+                false => program.trim_start_matches(PROMPT),
             };
-            std::iter::once(program)
-                .chain(all[at + 1..].iter().map(String::as_str))
-                .map(str::to_owned)
-                .collect()
+            std::iter::once(program).chain(rest.map(String::as_str)).map(str::to_owned).collect()
         }
         // A part of one.
         None if all.first().is_some_and(is_option) => {

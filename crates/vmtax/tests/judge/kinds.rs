@@ -182,7 +182,7 @@ const KINDS: [Kind; 16] = [
             (
                 "watchdog: BUG: soft lockup - CPU#2 stuck for 22s! [qemu-system-x86:9]\nRIP: 0010:mark_page_accessed+0x1/0x2\n kvm_set_pfn_accessed+0x1/0x2\n kvm_set_memslot+0x1/0x2\n",
                 "message",
-                "a CPU of the host was stuck for seconds as KVM dropped a VM's page tables for a change of its memory slots",
+                "a CPU of the host was stuck for seconds as KVM changed a VM's memory slots",
             ),
             (
                 "rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n free_pages+0x1/0x2\n kvm_mmu_zap_all+0x1/0x2\n kvm_destroy_vm+0x1/0x2\n",

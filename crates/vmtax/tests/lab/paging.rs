@@ -294,6 +294,9 @@ fn a_process_that_fails_is_not_measured() {
         let (code, errors) = refused(&of_process(&command));
         assert_eq!(code, expected, "{errors}");
         assert!(errors.contains(said), "{errors}");
+        // It is not run where it cannot but fail again.
+        let skipped = "process-2m-on-2m: not run, as the program failed in another one";
+        assert_eq!(errors.contains(skipped), code == 7, "{errors}");
     }
     let (code, errors) = refused(&["lab", "run", "--suite", "paging", "--guest", "linux"]);
     assert_eq!(code, 2, "{errors}");

@@ -143,10 +143,7 @@ pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec
     let is_late = |one: &&Observed| matches!(one, Observed::LateRuns { .. });
     let (late, others): (Vec<&Observed>, Vec<&Observed>) =
         ledger.observed.iter().partition(is_late);
-    // By its stack a CPU was stuck, and did not lack a processor.
-    let is_stuck = others.iter().any(|one| matches!(one, Observed::HostStuckIn(_)));
-    let is_plain = |one: &&Observed| !is_stuck || **one != Observed::Message(LogMessage::Stall);
-    for observed in others.into_iter().filter(is_plain).chain(late) {
+    for observed in others.into_iter().chain(late) {
         let is_contention = |one: &&mut Finding| matches!(one.found, FoundKind::Contention(_));
         if is_late(&observed)
             && let Some(known) = all.iter_mut().find(is_contention)

@@ -202,7 +202,7 @@ const SIGNS: &[Sign] = &[
         ProfileOrigin::Guest,
         FoundKind::GuestNuma,
         0.05,
-        &["do_numa_page", "do_huge_pmd_numa_page", "migrate_misplaced_*", "task_numa_work"],
+        &["migrate_misplaced_*"],
     ),
     // Linux arch/x86/kvm/mmu: what has shadow pages (FNAME(page_fault), kvm_mmu_sync_roots) takes mmu_lock for writing, a spinlock before 5.13.
     Sign::new(
@@ -378,12 +378,41 @@ fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
 pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec<Finding> {
     let mut all: Vec<Finding> =
         SIGNS.iter().filter_map(|sign| finding(sign, ledger, context)).collect();
-    // Pages that move are flushed by IPIs: they are not for want of a processor.
     if all.iter().any(|one| one.found == FoundKind::GuestNuma) {
-        all.retain(|one| one.found != FoundKind::IpiWaits);
+        of_moved_pages(&mut all, ledger);
     }
     all
 }
+
+/// Pages that move are flushed by IPIs, which are not for want of a processor: where stacks show that, these do not count. Where they do not (functions
+/// alone, the screen of a call graph) the moves come first.
+fn of_moved_pages(all: &mut Vec<Finding>, ledger: &Ledger) {
+    let sign = |found: FoundKind| SIGNS.iter().find(|sign| sign.found == found);
+    let (Some(ipis), Some(moves)) = (sign(FoundKind::IpiWaits), sign(FoundKind::GuestNuma)) else {
+        return;
+    };
+    let Some(profile) = ledger.profiles.get(&ProfileOrigin::Guest) else { return };
+    let of_ipis = || profile.stacks.iter().filter(|(stack, _)| ipis.shows(stack));
+    if of_ipis().any(|(stack, _)| stack.contains(Profile::BETWEEN)) {
+        let others = of_ipis().filter(|(stack, _)| !moves.shows(stack)).map(|(_, weight)| *weight);
+        let part = others.fold(0, u64::saturating_add) as f64 / profile.total().max(1) as f64;
+        all.retain(|one| one.found != FoundKind::IpiWaits || part >= ipis.least);
+        return;
+    }
+    let of = |all: &[Finding], found| {
+        all.iter().find(|one| one.found == found).map_or(0.0, |one: &Finding| one.weight)
+    };
+    let (waits, moved) = (of(all, FoundKind::IpiWaits), of(all, FoundKind::GuestNuma));
+    if moved >= MOVES
+        && waits > moved
+        && let Some(numa) = all.iter_mut().find(|one| one.found == FoundKind::GuestNuma)
+    {
+        numa.weight = waits * 1.01;
+    }
+}
+
+/// The part of the samples from which on pages that move are what a profile shows first.
+const MOVES: f64 = 0.10;
 
 fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
     let profile = ledger.profiles.get(&sign.place)?;

@@ -502,9 +502,9 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the same with rombar=0 for the device (QEMU's -device vfio-pci,...,rombar=0, libvirt's <rom bar='off'/>), if it is slow while it starts; kvm:kvm_mmio for the addresses",
         ),
         FoundKind::GuestNuma => words(
-            "the guest's kernel moves pages between its own NUMA nodes (NUMA balancing), and each move flushes the TLBs of its vCPUs by interrupts",
-            "numa_pages_migrated in the guest's /proc/vmstat hardly grows while it is slow",
-            "kernel.numa_balancing=0 in the guest and the same load; whether the VM needs virtual nodes, and its threads memory of one",
+            "the kernel of the profile moves pages between its NUMA nodes (NUMA balancing), and each move flushes the TLBs of its processors by interrupts",
+            "numa_pages_migrated in its /proc/vmstat hardly grows while it is slow",
+            "kernel.numa_balancing=0 there and the same load; of a guest: whether it needs virtual nodes, and its threads memory of one",
         ),
         FoundKind::IpiWaits => words(
             "the guest's vCPUs wait until others take an IPI (flushes of TLBs, calls of functions): one that has no processor on the host cannot",

@@ -364,7 +364,7 @@ pub(super) fn host_stuck_in(work: KvmWork) -> FindingWords {
             PAGES,
         ),
         KvmWork::MemorySlot => (
-            "KVM dropped a VM's page tables for a change of its memory slots (a device's memory that moves, hot-plug)",
+            "KVM changed a VM's memory slots (a device's memory that moves, hot-plug, dirty logging)",
             PAGES,
         ),
         KvmWork::EndOfVm => ("KVM freed a VM's page tables at the VM's end", PAGES),
