@@ -188,13 +188,11 @@ fn times_are_those_of_the_suite(recorded: &Value, report: &Value) {
         times.sort_by(f64::total_cmp);
         let recorded = times[10];
         let row = row(report, step);
-        let measured = path(row) + row["waited"]["median"].as_f64().unwrap_or_default();
+        let waited = |end: &str| row["waited"][end].as_f64().unwrap_or_default();
+        // A wait ends with a tick of the host, so waits differ by ticks: the median of sums is no sum of medians, and lies between the ends.
+        let (least, most) = (path(row) + waited("min"), path(row) + waited("max"));
         // What the probes and trace-cmd take outside of the recorded time: 3,500 to 4,000 instructions. The clock counts them.
-        let outside = measured - recorded;
-        let most = 2_500.0 + 0.01 * measured;
-        assert!(
-            (outside - 2_500.0).abs() < most,
-            "{step}: {recorded} recorded, {measured} measured"
-        );
+        let (least, most) = (least - 5_000.0 - 0.01 * least, most + 0.01 * most);
+        assert!((least..most).contains(&recorded), "{step}: {recorded} recorded, measured {row}");
     }
 }
