@@ -84,6 +84,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_vm_of_kvm_is_read() {
+        let refused = |text: &str| vm(text, "file").unwrap().unwrap_err();
+        let one = "<domain type='kvm'><name>a</name></domain>\n";
+        assert!(vm(one, "file").unwrap().is_ok());
+        assert_eq!(refused(&one.repeat(2)), "has 2 VMs; give one at a time");
+        for other in ["xen", "lxc", "vmware"] {
+            let sentence = format!("is a domain of type {other:?}, which KVM does not run");
+            assert_eq!(refused(&one.replace("kvm", other)), sentence);
+        }
+    }
+
+    #[test]
     fn parameters_are_read_as_grep_prints_them() {
         let text = "$ grep -H '' /sys/module/kvm_intel/parameters/*\n/sys/module/kvm_intel/parameters/ept:Y\n\
             /sys/module/kvm_intel/parameters/enable_apicv:N\n/sys/module/kvm_intel/parameters/nested:Y\n";

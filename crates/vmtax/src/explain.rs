@@ -207,12 +207,14 @@ fn read(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ex
     let input = match evidence.input() {
         Ok(input) => input,
         Err(problem) => {
-            let configuration = doctor::configuration(path, &evidence).ok().flatten();
-            let named = || evidence.named_costs().filter(|_| configuration.is_none());
+            let configuration = doctor::configuration(path, &evidence);
+            let is_other = matches!(configuration, Ok(None));
+            let named = || evidence.named_costs().filter(|_| is_other);
             if is_plain && let Some(ledger) = evidence.figures().or_else(named) {
                 return Ok(ExplainInput::Recording(Box::new((source, ledger))));
             }
-            return configuration.map(ExplainInput::Configuration).ok_or(problem);
+            // Of a broken configuration it is said what is broken.
+            return configuration?.map(ExplainInput::Configuration).ok_or(problem);
         }
     };
     let ledger = ledger::of_opened(input, reading, filter.clone())?;

@@ -118,6 +118,11 @@ mod tests {
     fn command_lines_are_found() {
         for (text, expected) in [
             ("qemu-system-x86_64 -m 4G -cpu host\n", Some("qemu-system-x86_64|-m|4G|-cpu|host")),
+            // Of two the first; what only names the program is none.
+            (
+                "qemu-system-x86_64 is slow:\nqemu-system-x86_64 -m 2G -accel kvm\n/usr/bin/qemu-system-x86_64 -cpu host\n",
+                Some("qemu-system-x86_64|-m|2G|-accel|kvm"),
+            ),
             (
                 "$ sudo /usr/bin/kvm \\\n  -smp 2 \\\n  -name 'a b'\n",
                 Some("/usr/bin/kvm|-smp|2|-name|a b"),

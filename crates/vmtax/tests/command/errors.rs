@@ -68,6 +68,7 @@ fn a_wrong_flag_is_a_usage_error() {
 #[test]
 fn flags_that_contradict_each_other_are_usage_errors() {
     let folder = folder();
+    fs::write(folder.path().join("line"), "qemu-system-x86_64 -enable-kvm -m 1G\n").unwrap();
     check(
         &Program::new(),
         folder.path(),
@@ -83,6 +84,8 @@ fn flags_that_contradict_each_other_are_usage_errors() {
                 "--by detail: none of the selected tables has this column; add one of --event vmexit,msr,*",
             ),
             ("report good -o good", 2, "good: is the input; name another file for the report"),
+            ("doctor line -o line", 2, "line: is the input; name another file for the report"),
+            ("explain line --isa svm", 2, "--isa: line is a configuration, which is checked alone"),
             (
                 "import run -o new",
                 2,
