@@ -179,7 +179,7 @@ fn processes(
     let mut failed = false;
     for operation in &order.operations {
         if failed {
-            let failure = Some("not run, as the program failed in another one".to_owned());
+            let failure = Some("not run, as another operation of the program failed".to_owned());
             let number = operation.number;
             report.outcomes.push(OrderOutcome { number, failure, ..OrderOutcome::default() });
             continue;

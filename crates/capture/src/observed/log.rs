@@ -228,7 +228,7 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
         }
     }
     // What the CPU that is stuck does says more than that it is.
-    if stuck::all_in_work(text) {
+    if stuck::all_in_work(text) && !is_said("BUG: workqueue lockup - pool") {
         found.retain(|one| *one != Observed::Message(LogMessage::Stall));
     }
     if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))

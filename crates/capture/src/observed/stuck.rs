@@ -130,7 +130,10 @@ const OTHERS: [&str; 8] = [
 /// Interrupts whose work is none of what they interrupted: Linux kernel/softirq.c, net/core/dev.c.
 const SOFTIRQ: [&str; 4] = ["__do_softirq", "handle_softirqs", "net_rx_action", "__napi_poll"];
 /// Names of machines that hypervisors give their guests, in `Hardware name:`.
-const VIRTUAL: [&str; 9] = [
+const VIRTUAL: [&str; 12] = [
+    "OpenStack",
+    "Alibaba Cloud",
+    "DigitalOcean",
     "QEMU",
     "KVM",
     "Bochs",
@@ -155,7 +158,8 @@ fn frame(line: &str) -> Option<&str> {
     let frame = line.trim().rsplit("] ").find(|part| part.contains("+0x")).unwrap_or(line.trim());
     let mut words = frame.split([' ', '\t']).filter(|word| !word.is_empty() && *word != ">");
     let name = words.next()?;
-    let is_module = |word: &str| word.starts_with('[');
+    // `[kvm BUILD-ID]`, and arm64's `(P)`.
+    let is_module = |word: &str| word.starts_with(['[', '(']) || word.ends_with(']');
     let is_whole = name.split_once("+0x").is_some_and(|(_, rest)| rest.contains("/0x"));
     (is_whole && words.all(is_module)).then(|| function(name)).flatten()
 }
@@ -176,11 +180,19 @@ fn work(lines: &[&str]) -> Option<KvmWork> {
     // Functions of interrupts that came on top.
     let (mut interrupts, mut in_interrupt) = (Vec::new(), false);
     for line in rest.iter().take(STACK) {
+        // Also before a function in the same line: kernels before 4.10.
+        if ["</IRQ>", "<EOI>"].iter().any(|mark| line.contains(mark)) {
+            in_interrupt = false;
+        } else if line.contains("<IRQ>") {
+            in_interrupt = true;
+        }
         let of_other = number(line, "NMI backtrace for cpu ")
             .is_some_and(|cpu| lockup.is_some_and(|stuck| stuck != cpu));
-        let is_virtual =
-            line.contains("Hardware name:") && VIRTUAL.iter().any(|name| line.contains(name));
+        let is_virtual = line.contains("Hardware name:")
+            && !line.contains(".metal")
+            && VIRTUAL.iter().any(|name| line.contains(name));
         let ends = is_other_message(line)
+            || STUCK.iter().any(|words| line.contains(words))
             || of_other
             || is_virtual
             || line.contains("Tasks blocked on")
@@ -192,9 +204,7 @@ fn work(lines: &[&str]) -> Option<KvmWork> {
             Some(name) if in_interrupt => interrupts.push(name),
             Some(name) => stack.push(name),
             None => {
-                if line.contains("<IRQ>") || line.contains("</IRQ>") {
-                    in_interrupt = !line.contains("</IRQ>");
-                } else if let Some(name) = at(line) {
+                if let Some(name) = at(line) {
                     // The register is of what the marks below say.
                     stack.push(name);
                 } else if line.contains("all Trace:") {
@@ -204,8 +214,12 @@ fn work(lines: &[&str]) -> Option<KvmWork> {
                     }
                     is_open = true;
                 } else if is_open && !line.trim().is_empty() {
-                    let known = ["TASK>", "...", " ? ", "RIP:", "RSP:", "Code:", "R1", "RA", "RD"];
-                    if !known.iter().any(|word| line.contains(word)) {
+                    let known = [
+                        "TASK>", "IRQ>", "EOI>", "NMI>", "...", " ? ", "RIP:", "RSP:", "Code:",
+                        "RA", "RB", "RD", "R0", "R1",
+                    ];
+                    let is_old = line.starts_with("? ");
+                    if !is_old && !known.iter().any(|word| line.contains(word)) {
                         break;
                     }
                 }
@@ -213,9 +227,7 @@ fn work(lines: &[&str]) -> Option<KvmWork> {
         }
     }
     let waits = |name: &&str| OTHERS.iter().any(|other| name.contains(other));
-    if stack.iter().take(4).any(waits)
-        || interrupts.iter().any(|name| SOFTIRQ.contains(name))
-    {
+    if stack.iter().take(4).any(waits) || interrupts.iter().any(|name| SOFTIRQ.contains(name)) {
         return None;
     }
     let found = WORKS.iter().find(|(_, names)| names.iter().any(|name| stack.contains(name)));

@@ -164,28 +164,23 @@ impl Graph {
         }
     }
 
-    /// Shares of trees in which a line has more than the line above are of that line (`perf report -g fractal`): they become shares of all.
+    /// Where a line has more than the line above, shares are of that line (`perf report -g fractal`): they become shares of all.
     fn make_absolute(&mut self) {
-        let mut roots: Vec<usize> = Vec::new();
         let mut above: Vec<Option<u64>> = Vec::new();
-        let mut relative: BTreeSet<usize> = BTreeSet::new();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let root = node.parent.map_or(at, |parent| roots[parent]);
+        let mut is_relative = false;
+        for node in &self.nodes {
             let of_parent = node.parent.and_then(|parent| above[parent]);
-            if let (Some(share), Some(of_parent)) = (node.share, of_parent)
-                && share > of_parent
-            {
-                relative.insert(root);
-            }
-            roots.push(root);
+            // More than what rounding takes.
+            is_relative |= node.share.zip(of_parent).is_some_and(|(share, of)| share > of + 5);
             above.push(node.share.or(of_parent));
         }
+        if !is_relative {
+            return;
+        }
         let mut whole: Vec<Option<u64>> = Vec::new();
-        for (at, node) in self.nodes.iter_mut().enumerate() {
+        for node in &mut self.nodes {
             let of_parent = node.parent.and_then(|parent| whole[parent]);
-            if relative.contains(&roots[at])
-                && let (Some(share), Some(of_parent)) = (node.share, of_parent)
-            {
+            if let (Some(share), Some(of_parent)) = (node.share, of_parent) {
                 node.share = Some(share * of_parent / WHOLE);
             }
             whole.push(node.share.or(of_parent));

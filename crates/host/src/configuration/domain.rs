@@ -84,6 +84,7 @@ enum Whole {
 #[derive(Default)]
 struct Has {
     domain: Option<String>,
+    several: bool,
     /// The domain's end: it was not cut.
     end: bool,
     hyperv: bool,
@@ -140,6 +141,7 @@ pub(super) fn read(text: &str) -> Result<(Vec<String>, Option<Vec<Thread>>), Str
         }
     }
     match domain.has.domain.as_deref() {
+        _ if domain.has.several => Err("has several VMs; give one at a time".to_owned()),
         Some(kind) if !["kvm", "qemu", ""].contains(&kind) => {
             Err(format!("is a domain of type {kind:?}, which KVM does not run"))
         }
@@ -192,7 +194,11 @@ impl Domain {
                 let is_on = matches!(of("policy").as_str(), "" | "require" | "force");
                 self.cpu.push(format!("{}={}", of("name"), if is_on { "on" } else { "off" }));
             }
-            "domain" => self.has.domain = Some(of("type")),
+            "domain" => {
+                // Those of `virsh capabilities` are within others.
+                self.has.several |= self.has.domain.is_some() && self.path.is_empty();
+                self.has.domain = Some(of("type"));
+            }
             "type" if self.is_in("os") => self.has.arch = Some(of("arch")),
             "hyperv" => {
                 self.has.hyperv = true;

@@ -50,20 +50,35 @@ fn of_qemu(all: &[String]) -> Option<Vec<String>> {
             || is_variable(name)
     };
     let is_option = |word: &String| OPTIONS.contains(&word.replacen("--", "-", 1).as_str());
-    // Another VM's line begins with its program; `kvm` is an accelerator's name, too.
-    let begins_other = |word: &String| word.contains("qemu-system") && is_qemu(word);
-    let segment = |at: usize| {
-        let rest = all[at + 1..].iter().take_while(|word| !begins_other(word));
-        rest.clone().any(is_option).then(|| (&all[at], rest))
+    // Another VM's line begins with its program, which is no option's value (`-pidfile /run/qemu-system-x86_64.pid`).
+    let begins = |at: &usize| {
+        let name = all[*at].rsplit('/').next().unwrap_or_default();
+        let is_value = *at > 0 && all[*at - 1].starts_with('-');
+        name.trim_start_matches(PROMPT).starts_with("qemu-system") && !is_value
     };
-    let mut programs = (0..all.len()).filter(|at| is_qemu(&all[*at]));
-    let words: Vec<String> = match programs.find_map(segment) {
+    let mut ends: Vec<usize> = (0..all.len()).filter(begins).collect();
+    ends.push(all.len());
+    // The first program of a line that has options.
+    let lines = ends.iter().scan(0, |start, end| {
+        let line = *start..*end;
+        *start = *end;
+        Some(line)
+    });
+    let mut programs = lines.filter_map(|line| {
+        let at = line.clone().find(|at| is_qemu(&all[*at]))?;
+        let rest = &all[at + 1..line.end];
+        rest.iter().any(is_option).then_some((&all[at], rest))
+    });
+    let words: Vec<String> = match programs.next() {
         Some((program, rest)) => {
             let program = match is_variable(program) {
                 true => "qemu-system-x86_64",
                 false => program.trim_start_matches(PROMPT),
             };
-            std::iter::once(program).chain(rest.map(String::as_str)).map(str::to_owned).collect()
+            std::iter::once(program)
+                .chain(rest.iter().map(String::as_str))
+                .map(str::to_owned)
+                .collect()
         }
         // A part of one.
         None if all.first().is_some_and(is_option) => {
@@ -118,6 +133,10 @@ mod tests {
     fn command_lines_are_found() {
         for (text, expected) in [
             ("qemu-system-x86_64 -m 4G -cpu host\n", Some("qemu-system-x86_64|-m|4G|-cpu|host")),
+            (
+                "qemu-system-x86_64 -m 4G -pidfile /run/qemu-system-x86_64.pid -cpu host\n",
+                Some("qemu-system-x86_64|-m|4G|-pidfile|/run/qemu-system-x86_64.pid|-cpu|host"),
+            ),
             // Of two the first; what only names the program is none.
             (
                 "qemu-system-x86_64 is slow:\nqemu-system-x86_64 -m 2G -accel kvm\n/usr/bin/qemu-system-x86_64 -cpu host\n",

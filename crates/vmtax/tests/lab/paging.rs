@@ -295,7 +295,7 @@ fn a_process_that_fails_is_not_measured() {
         assert_eq!(code, expected, "{errors}");
         assert!(errors.contains(said), "{errors}");
         // It is not run where it cannot but fail again.
-        let skipped = "process-2m-on-2m: not run, as the program failed in another one";
+        let skipped = "process-2m-on-2m: not run, as another operation of the program failed";
         assert_eq!(errors.contains(skipped), code == 7, "{errors}");
     }
     let (code, errors) = refused(&["lab", "run", "--suite", "paging", "--guest", "linux"]);

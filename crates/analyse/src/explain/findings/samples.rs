@@ -397,6 +397,9 @@ fn of_moved_pages(all: &mut Vec<Finding>, ledger: &Ledger) {
         let others = of_ipis().filter(|(stack, _)| !moves.shows(stack)).map(|(_, weight)| *weight);
         let part = others.fold(0, u64::saturating_add) as f64 / profile.total().max(1) as f64;
         all.retain(|one| one.found != FoundKind::IpiWaits || part >= ipis.least);
+        if let Some(waits) = all.iter_mut().find(|one| one.found == FoundKind::IpiWaits) {
+            waits.weight = part;
+        }
         return;
     }
     let of = |all: &[Finding], found| {
