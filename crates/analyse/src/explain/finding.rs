@@ -166,7 +166,7 @@ pub enum FoundKind {
     PassedThroughRegisters,
     /// vCPUs wait until others take an IPI.
     IpiWaits,
-    /// The guest's kernel moves pages between NUMA nodes of its own.
+    /// The kernel of a profile without functions of KVM moves pages between its NUMA nodes.
     GuestNuma,
     /// This option got losses of benchmarks back.
     Recovery(String),

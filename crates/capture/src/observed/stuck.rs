@@ -1,6 +1,7 @@
 //! The function in which a CPU is stuck, or below which a task is blocked, by the stack that the kernel prints behind its message.
 
 use vmtax_events::observed::{KvmWork, Observed, ShortName};
+use vmtax_events::setting::host_pages::VIRTUAL;
 use vmtax_events::{is_idle_function, is_vcpu_thread};
 
 use super::lines;
@@ -112,7 +113,12 @@ const WORKS: [(KvmWork, &[&str]); 8] = [
     ),
     (
         KvmWork::NxRecovery,
-        &["kvm_recover_nx_huge_pages", "kvm_recover_nx_lpages", "kvm_nx_huge_page_recovery_worker"],
+        &[
+            "kvm_recover_nx_huge_pages",
+            "kvm_recover_nx_lpages",
+            "kvm_nx_lpage_recovery_worker",
+            "kvm_nx_huge_page_recovery_worker",
+        ],
     ),
 ];
 
@@ -129,21 +135,9 @@ const OTHERS: [&str; 8] = [
 ];
 /// Interrupts whose work is none of what they interrupted: Linux kernel/softirq.c, net/core/dev.c.
 const SOFTIRQ: [&str; 4] = ["__do_softirq", "handle_softirqs", "net_rx_action", "__napi_poll"];
-/// Names of machines that hypervisors give their guests, in `Hardware name:`.
-const VIRTUAL: [&str; 12] = [
-    "OpenStack",
-    "Alibaba Cloud",
-    "DigitalOcean",
-    "QEMU",
-    "KVM",
-    "Bochs",
-    "Xen",
-    "VMware",
-    "Virtual Machine",
-    "VirtualBox",
-    "Amazon EC2",
-    "Google Compute Engine",
-];
+/// Products beside those of [`VIRTUAL`] that are VMs where the line names no metal: a log has vendor and product in one.
+const ALSO_VIRTUAL: [&str; 5] =
+    ["Amazon EC2", "Virtual Machine", "Bochs", "Alibaba Cloud", "DigitalOcean"];
 
 /// The number behind these words.
 fn number(line: &str, words: &str) -> Option<u32> {
@@ -190,7 +184,7 @@ fn work(lines: &[&str]) -> Option<KvmWork> {
             .is_some_and(|cpu| lockup.is_some_and(|stuck| stuck != cpu));
         let is_virtual = line.contains("Hardware name:")
             && !line.contains(".metal")
-            && VIRTUAL.iter().any(|name| line.contains(name));
+            && VIRTUAL.iter().chain(&ALSO_VIRTUAL).any(|name| line.contains(name));
         let ends = is_other_message(line)
             || STUCK.iter().any(|words| line.contains(words))
             || of_other

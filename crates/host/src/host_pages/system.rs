@@ -5,26 +5,11 @@ use std::path::Path;
 
 use vmtax_events::setting::cpuinfo::has_flag;
 use vmtax_events::setting::files;
-use vmtax_events::setting::host_pages::{ConfidentialSigns, SystemKind};
+use vmtax_events::setting::host_pages::{ConfidentialSigns, SystemKind, VIRTUAL};
 
 const DEVICE_TREE: &str = "/proc/device-tree/hypervisor";
 const PRODUCT: &str = "/sys/class/dmi/id/product_name";
 const VENDOR: &str = "/sys/class/dmi/id/sys_vendor";
-
-/// Beginnings of products and vendors in DMI that are VMs. Source: `dmi_vendor_table` of systemd's src/basic/virt.c. Amazon's and
-/// Google's computers without a hypervisor have the same vendor, and are left out.
-const VIRTUAL: [&str; 10] = [
-    "KVM",
-    "OpenStack",
-    "KubeVirt",
-    "QEMU",
-    "VMware",
-    "VirtualBox",
-    "Xen",
-    "Parallels",
-    "Apple Virtualization",
-    "Google Compute Engine",
-];
 
 /// A file of a confidential guest, to Linux 6.10 and since.
 const SNP: [&str; 2] = ["/sys/devices/platform/sev-guest", "/sys/devices/system/cpu/sev/vmpl"];

@@ -196,8 +196,8 @@ const SIGNS: &[Sign] = &[
         ],
     )
     .own(),
-    // Linux mm/memory.c, mm/migrate.c: what is moved is flushed from the TLBs of all vCPUs by IPIs (linux-mm, March 2015, "Regression: NUMA
-    // balancing ... xfs_repair").
+    // Linux mm/memory.c, mm/migrate.c: what is moved is flushed from the TLBs of all vCPUs by IPIs (linux-mm, 2 March 2015, Message-ID
+    // 20150302010413.GP4251@dastard).
     Sign::new(
         ProfileOrigin::Guest,
         FoundKind::GuestNuma,
